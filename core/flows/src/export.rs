@@ -4,7 +4,7 @@
 //! template is stored, up to [`EARLY_SETS_MAX`] per exporter. Templates belong to the address, port
 //! and domain that sent them (RFC 7011 8), and their memory counts against the exporter's limit
 //! (`crate::exporter`). The sampling rate comes from the record itself, from an options record of
-//! its sampler, or from the operator
+//! its sampler, its interface or the exporter, or from the operator
 //! ([`Intake::set_sampling_rates`](crate::intake::Intake::set_sampling_rates)).
 //!
 //! A record counts its traffic since the previous record: delta counts, else those of both
@@ -40,8 +40,8 @@ pub(crate) use totals::LastTotals;
 /// UDP port of IPFIX; NetFlow has no assigned port, 2055 is usual.
 pub const IPFIX_PORT: u16 = 4739;
 
-/// Most samplers of an exporter whose rates are stored.
-pub const SAMPLERS_MAX: usize = 64;
+/// Most samplers and interfaces of an exporter whose sampling rates are stored.
+pub const SAMPLERS_MAX: usize = 1024;
 
 /// Most sets of an exporter that are stored until their template arrives.
 pub const EARLY_SETS_MAX: usize = 64;
@@ -139,6 +139,9 @@ impl Intake {
         // Version 9 counts datagrams, the others records.
         let number = (header.protocol == ExportProtocol::NetflowV9).then_some(header.number);
         let mut context = exporters.receive(now, key, from.ip(), number, header.uptime_ms);
+        if number.is_none() {
+            context.find_duplicate(bytes);
+        }
         if context.arrival == crate::sequence::Arrival::Duplicate {
             counts.duplicates += 1;
             return Ok(());
@@ -158,7 +161,7 @@ impl Intake {
         }
         if header.protocol != ExportProtocol::NetflowV9 {
             let records = message.records;
-            context.exporter.records(header.number, records);
+            context.exporter.records.arrive(header.number, records);
         }
         Ok(())
     }
@@ -218,8 +221,11 @@ impl<S: Sink> MessageDecoder<'_, '_, S> {
         for template in template::read(set, ipfix, options) {
             match template {
                 Ok((id, template)) => {
-                    self.context.put_template(id, template);
-                    self.decode_early_sets(id);
+                    if self.context.put_template(id, template) {
+                        self.decode_early_sets(id);
+                    } else {
+                        self.pipeline.counts.unknown += self.context.drop_early_sets(id);
+                    }
                 }
                 Err(Cut) => self.broken(),
             }
@@ -253,11 +259,12 @@ impl<S: Sink> MessageDecoder<'_, '_, S> {
             rest = after;
             self.records = self.records.map(|records| records + 1);
             if template.options {
-                if let Some((sampler, rate)) = fields.sampler() {
-                    self.context.put_sampler(sampler, rate);
+                if let Some((scope, rate)) = fields.reported_rate() {
+                    self.context.put_sampling_rate(scope, rate);
                 }
             } else {
-                let reported = fields.rate().or_else(|| self.context.sampler(fields.sampler_id()));
+                let of_scope = || self.context.sampling_rate(fields.sampling_scopes());
+                let reported = fields.rate().or_else(of_scope);
                 self.record(&fields, reported);
             }
         }

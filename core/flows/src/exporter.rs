@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
+use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::export::Templates;
 use crate::interface::InterfaceState;
 use crate::packet::MappedAddress;
 use crate::rates;
-use crate::sequence::{Arrival, JUMP_MAX, Sequence};
+use crate::sequence::{Arrival, RecordSequence, Sequence};
 use crate::sflow::{FlowSample, Source};
 use crate::shard::ShardLimits;
 
@@ -43,7 +44,7 @@ pub const NEWCOMER_STATES_MAX: usize = 64;
 pub const STATES_TOTAL_MAX: usize = 131_072;
 
 /// A reordered datagram shows an uptime lower by at most this many milliseconds.
-const REORDERED_MS: u32 = 10_000;
+pub(crate) const REORDERED_MS: u32 = 10_000;
 
 /// An uptime of 32 bits this close to its end may wrap without a restart.
 const WRAP_MS: u32 = 3_600_000;
@@ -114,6 +115,17 @@ impl SourceState {
     fn flow(&mut self, sample: &FlowSample<'_>) -> Arrival {
         let lost_before = self.sequence.lost;
         let arrival = self.sequence.arrive(sample.sequence);
+        if arrival == Arrival::Duplicate {
+            return arrival;
+        }
+        if arrival == Arrival::Late {
+            // Counted as lost since the run began: its packets are in the pool.
+            if self.sequence.lost < lost_before && self.run.lost > 0 {
+                self.run.received += 1;
+                self.run.lost -= 1;
+            }
+            return arrival;
+        }
         if self.sampling_rate != sample.sampling_rate {
             self.rate_changes += u64::from(self.sampling_rate != 0);
             self.sampling_rate = sample.sampling_rate;
@@ -121,7 +133,7 @@ impl SourceState {
         }
         match arrival {
             Arrival::Start => (self.run, self.last) = (SamplingRun::default(), None),
-            Arrival::Next { .. } => {
+            _ => {
                 let lost = self.sequence.lost.saturating_sub(lost_before);
                 self.run.received += 1;
                 self.run.lost += lost;
@@ -134,7 +146,6 @@ impl SourceState {
                     self.run.pool += u64::from(sample.sampling_rate);
                 }
             }
-            Arrival::Late | Arrival::Duplicate => return arrival,
         }
         self.last = Some((sample.sample_pool, sample.drops));
         arrival
@@ -167,12 +178,12 @@ pub struct Exporter {
     pub broken: u64,
     /// Samples, records or fields of unknown formats.
     pub unknown: u64,
+    /// Samples and records of more traffic than any line carries, which are not counted.
+    pub implausible: u64,
     /// Count of restarts, by its uptime.
     pub reboots: u64,
     /// Data sources, interfaces and templates beyond the limits.
     pub untracked: u64,
-    /// Records lost, if the protocol numbers records.
-    pub records_lost: u64,
     /// Sampling rate of the last sample; 0 before the first.
     pub sampling_rate: u32,
     uptime_ms: Option<u32>,
@@ -182,7 +193,8 @@ pub struct Exporter {
     sources: SeededMap<(Source, SampleKind), SourceState>,
     interfaces: SeededMap<u32, InterfaceState>,
     pub(crate) templates: Templates,
-    next_record: Option<u32>,
+    /// Numbers of its records, for protocols that number them instead of datagrams.
+    pub(crate) records: RecordSequence,
 }
 
 /// States in use by the exporters of a table.
@@ -246,17 +258,10 @@ impl Exporter {
         if sent == 0 { 0.0 } else { self.sequence.lost as f64 / sent as f64 }
     }
 
-    /// Counts lost records: the record `number` was the first of `count` (`None` if unknown). IPFIX
-    /// and NetFlow version 5 number records (RFC 7011 3.1).
-    pub(crate) fn records(&mut self, number: u32, count: Option<u32>) {
-        if let Some(next) = self.next_record {
-            let missing = number.wrapping_sub(next);
-            // A late record, a duplicate or a restart is no loss.
-            if missing <= JUMP_MAX {
-                self.records_lost += u64::from(missing);
-            }
-        }
-        self.next_record = count.map(|count| number.wrapping_add(count));
+    /// Records lost, if the protocol numbers records.
+    #[must_use]
+    pub fn records_lost(&self) -> u64 {
+        self.records.lost
     }
 
     /// Detects a restart by a fall of the uptime, and resets the sequences.
@@ -267,6 +272,7 @@ impl Exporter {
         if uptime_ms.saturating_add(REORDERED_MS) < last && !wrapped {
             self.reboots += 1;
             self.sequence.restart();
+            self.records.restart();
             self.sources.values_mut().for_each(|source| {
                 source.sequence.restart();
                 source.last = None;
@@ -289,6 +295,17 @@ pub struct DatagramContext<'a> {
 }
 
 impl DatagramContext<'_> {
+    /// Detects a duplicate by its bytes, for protocols that number records: datagrams without
+    /// records have the number of the next one.
+    pub(crate) fn find_duplicate(&mut self, datagram: &[u8]) {
+        let exporter = &mut *self.exporter;
+        if exporter.records.is_duplicate(exporter.sources.hasher().hash_one(datagram)) {
+            exporter.sequence.received -= 1;
+            exporter.sequence.duplicates += 1;
+            self.arrival = Arrival::Duplicate;
+        }
+    }
+
     /// Reserves `count` more states, if the limits allow.
     pub(crate) fn charge(&mut self, count: usize) -> bool {
         let exporter = &mut *self.exporter;
@@ -462,9 +479,9 @@ impl ExporterTable {
             sequence: Sequence::default(),
             broken: 0,
             unknown: 0,
+            implausible: 0,
             reboots: 0,
             untracked: 0,
-            records_lost: 0,
             sampling_rate: 0,
             uptime_ms: None,
             states: 0,
@@ -472,7 +489,7 @@ impl ExporterTable {
             sources: seeded(self.seed),
             interfaces: seeded(self.seed),
             templates: Templates::new(self.seed),
-            next_record: None,
+            records: RecordSequence::default(),
         };
         self.newcomers.insert(key, exporter);
     }

@@ -82,6 +82,8 @@ pub struct IntakeCounts {
     pub discarded: u64,
     /// Samples, sets or records that cannot be parsed, and samples whose fields contradict each other.
     pub broken: u64,
+    /// Samples and records of more traffic than any line carries, which are not counted.
+    pub implausible: u64,
     /// Samples of unknown formats, and sets without a template.
     pub unknown: u64,
     /// Fireflies that are trusted.
@@ -100,6 +102,7 @@ impl IntakeCounts {
         self.counter_samples += other.counter_samples;
         self.discarded += other.discarded;
         self.broken += other.broken;
+        self.implausible += other.implausible;
         self.unknown += other.unknown;
         self.fireflies += other.fireflies;
         self.fireflies_refused += other.fireflies_refused;
@@ -277,6 +280,11 @@ impl<S: Sink> SamplePipeline<'_, S> {
             context.exporter.broken += u64::from(seen.broken_records);
         }
         let amount = Amount::new(seen.sampling_rate, seen.packets, seen.frame_bytes);
+        if !amount.fits(seen.interval()) {
+            self.counts.implausible += 1;
+            context.exporter.implausible += 1;
+            return;
+        }
         let (received, at) = match seen.direction {
             InterfaceDirection::Ingress => (true, seen.input),
             InterfaceDirection::Egress => (false, seen.output),

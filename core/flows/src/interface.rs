@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use crate::rates::{Amount, FRAME_BYTES_MAX, SampleTally, SamplingCalibration};
+use crate::exporter::REORDERED_MS;
+use crate::rates::{Amount, FRAME_BYTES_MAX, LINE_BPS_MAX, SampleTally, SamplingCalibration};
 use crate::sflow::counters::{GenericInterface, known, known64};
 
 /// Longest stored name, in bytes.
@@ -63,7 +64,7 @@ impl CounterInterval {
 pub enum NoInterval {
     /// There is no earlier sample, or it is too old.
     First,
-    /// No time passed between them: a duplicate.
+    /// No time passed between them, or the agent read this one earlier: a duplicate or a late one.
     Same,
     /// Counters fell: the agent or the interface restarted.
     StartedOver,
@@ -158,6 +159,10 @@ impl InterfaceState {
             self.start(reading);
             return Err(NoInterval::First);
         };
+        let late_ms = last.uptime_ms.wrapping_sub(uptime_ms);
+        if (1..=REORDERED_MS).contains(&late_ms) {
+            return Err(NoInterval::Same);
+        }
         let of_agent = Duration::from_millis(uptime_ms.wrapping_sub(last.uptime_ms).into());
         let of_clock = now.saturating_sub(last.now);
         let length =
@@ -202,8 +207,8 @@ impl InterfaceState {
     }
 
     fn exceeds_speed(&self, interval: &CounterInterval) -> bool {
-        let Some(speed) = self.speed_bps else { return false };
-        let most = speed.saturating_mul(SPEED_FACTOR_MAX) as f64;
+        let by_speed = |speed: u64| speed.saturating_mul(SPEED_FACTOR_MAX);
+        let most = self.speed_bps.map_or(LINE_BPS_MAX, by_speed) as f64;
         [interval.input_bps(), interval.output_bps()].into_iter().flatten().any(|bps| bps > most)
     }
 }

@@ -21,6 +21,9 @@ pub const FRAME_BYTES: u64 = 18;
 /// Longest frame. A host reports packets before they are segmented, of up to 512 KiB (BIG TCP).
 const FRAME_BYTES_MAX: u64 = 1 << 20;
 
+/// Time that a flow record covers at least, and at most if it has no duration.
+const RECORD_INTERVALS: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(1800));
+
 /// Highest VLAN id.
 const VLAN_MAX: u32 = 4094;
 
@@ -85,6 +88,16 @@ impl Observation {
     #[must_use]
     pub fn version(&self) -> Option<IpVersion> {
         self.packet.ip().map(|ip| ip.version)
+    }
+
+    /// Time in which its traffic passed, generously: that of a single sample is a second.
+    pub(crate) fn interval(&self) -> Duration {
+        let (shortest, longest) = RECORD_INTERVALS;
+        match (self.packets, self.duration) {
+            (..=1, Duration::ZERO) => Duration::from_secs(1),
+            (_, Duration::ZERO) => longest,
+            (_, duration) => duration.max(shortest),
+        }
     }
 
     /// An observation of one packet without any further fields.

@@ -12,8 +12,13 @@
 //! | packets of a class, N counted, c of n samples | N·c/n | 1.96 N √(c/n (1−c/n)/n) | the same |
 //! | bytes of a class, T counted | T·X_c/X | see [`SampleTally::share`] | the ratio estimator, which is the row above for equal sizes |
 
+use std::time::Duration;
+
 /// Standard deviations of a normal distribution that include 95 %.
 pub const Z_SCORE_95: f64 = 1.96;
+
+/// Rate in bits per second that no line exceeds.
+pub const LINE_BPS_MAX: u64 = 10_000_000_000_000;
 
 /// Bounds of a calibration factor; beyond them no factor corrects the fault.
 pub const CALIBRATION_RANGE: (f64, f64) = (0.5, 2.0);
@@ -26,6 +31,9 @@ pub const DISAGREEMENTS_TO_REPORT: u32 = 3;
 
 /// Fewest samples of an interval that calibrate.
 pub const CALIBRATION_SAMPLES_MIN: u64 = 30;
+
+/// Shortest frame of Ethernet.
+const FRAME_BYTES_MIN: f64 = 64.0;
 
 /// Longest expected frame, to compute how many samples are missing.
 pub(crate) const FRAME_BYTES_MAX: f64 = 9_018.0;
@@ -88,6 +96,13 @@ impl Amount {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.0.bytes
+    }
+
+    /// Returns true unless it is more than a line of [`LINE_BPS_MAX`] carries in this time.
+    #[must_use]
+    pub fn fits(&self, time: Duration) -> bool {
+        let bytes_max = LINE_BPS_MAX as f64 / 8.0 * time.as_secs_f64();
+        self.0.bytes as f64 <= bytes_max && self.0.packets as f64 * FRAME_BYTES_MIN <= bytes_max
     }
 
     /// Variance of the estimated bytes.

@@ -301,7 +301,7 @@ fn totals_count_their_growth() {
             .export(Duration::from_secs(at_s), from, &record(number, &fields), &mut seen)
             .unwrap();
     };
-    // Without times the first total is traffic, later ones their increase; a lower total is another flow.
+    // Without times the first total is a baseline, as the exporter is new; a lower total is another flow.
     send_total(1, 0, 1_000, 1, 1, false);
     send_total(61, 1, 5_000, 3, 1, false);
     send_total(121, 2, 5_000, 3, 1, false);
@@ -311,9 +311,183 @@ fn totals_count_their_growth() {
     send_total(91, 5, 9_500, 10, 2, true);
     // The exporter's datagrams cover the whole flow.
     send_total(200, 6, 400, 1, 3, true);
+    // Without times, when each older flow was reported before.
+    send_total(400, 7, 300, 1, 4, false);
     let counts: Vec<_> =
         seen.0.iter().map(|s| (s.packets, s.frame_bytes - 18 * s.packets)).collect();
-    assert_eq!(counts, [(1, 1_000), (2, 4_000), (1, 700), (1, 500), (1, 400)]);
+    assert_eq!(counts, [(2, 4_000), (1, 700), (1, 500), (1, 400), (1, 300)]);
+}
+
+#[test]
+fn totals_of_older_flows_are_bases() {
+    let (start_s, start_ms) =
+        (1_699_996_400_u32.to_be_bytes(), 1_699_996_400_000_u64.to_be_bytes());
+    let starts: [&[(u16, &[u8])]; 3] = [&[(150, &start_s)], &[(152, &start_ms)], &[]];
+    for start in starts {
+        let datagrams: Vec<_> = (0..5_u64)
+            .map(|k| {
+                let octets = (1_000_000_000_000 + 15_000 * k).to_be_bytes();
+                let packets = (1_000_000_000 + 10 * k).to_be_bytes();
+                let totals: [(u16, &[u8]); 2] = [(85, &octets), (86, &packets)];
+                record(k as u32, &flow(&[], &[&totals[..], start].concat()))
+            })
+            .collect();
+        let bytes: u64 = read(&datagrams).0.iter().map(|seen| seen.frame_bytes).sum();
+        assert_eq!(bytes, 4 * 15_180, "{start:?}");
+    }
+}
+
+/// Estimated bytes of all observations.
+fn estimated(seen: &[Observation]) -> u64 {
+    seen.iter().map(|seen| seen.frame_bytes * u64::from(seen.sampling_rate)).sum()
+}
+
+/// A datagram of NetFlow version 9 with these sets.
+fn netflow9(number: u32, sets: &[(u16, Vec<u8>)]) -> Vec<u8> {
+    let ipfix = message(number, sets);
+    let words = [100_000, 1_700_000_000, number, 7_u32].map(u32::to_be_bytes).concat();
+    [&half(&[9, sets.len() as u16])[..], &words, &ipfix[16..]].concat()
+}
+
+#[test]
+fn sampling_rates_are_per_interface() {
+    let template = half(&[256, 4, 8, 4, 12, 4, 1, 4, 10, 4]);
+    let of_interface =
+        |index: u32| [&IPV4_PAIR[..], &1_482_u32.to_be_bytes(), &index.to_be_bytes()].concat();
+    let data = [of_interface(1), of_interface(2)].concat();
+    let rates = [[1_u32, 100], [2, 10]].map(|rate| rate.map(u32::to_be_bytes).concat());
+    let scope9 = half(&[257, 4, 4, 2, 4, 34, 4]);
+    let scope10 = half(&[257, 2, 1, 10, 4, 34, 4]);
+    for order in [[0, 1], [1, 0]] {
+        let options = order.map(|at| rates[at].clone()).concat();
+        let sets9 = [
+            (1, scope9.clone()),
+            (0, template.clone()),
+            (257, options.clone()),
+            (256, data.clone()),
+        ];
+        let sets10 =
+            [(3, scope10.clone()), (2, template.clone()), (257, options), (256, data.clone())];
+        for datagram in [netflow9(0, &sets9), message(0, &sets10)] {
+            assert_eq!(estimated(&read(&[datagram]).0), 1_500 * 110);
+        }
+    }
+    // A rate without a scope is that of the interfaces without their own.
+    let sets = [
+        (3, [scope10, half(&[258, 2, 1, 149, 4, 34, 4])].concat()),
+        (2, template),
+        (257, rates[1].clone()),
+        (258, [7_u32, 1_000].map(u32::to_be_bytes).concat()),
+        (256, data),
+    ];
+    assert_eq!(estimated(&read(&[message(0, &sets)]).0), 1_500 * 1_010);
+}
+
+#[test]
+fn selector_sampling_rates_are_applied() {
+    let template = half(&[256, 4, 8, 4, 12, 4, 1, 4, 302, 4]);
+    let data = [&IPV4_PAIR[..], &1_482_u32.to_be_bytes(), &7_u32.to_be_bytes()].concat();
+    let words =
+        |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+    for (fields, value) in [
+        (vec![305, 4, 306, 4], words(&[1, 99])),
+        (vec![309, 4, 310, 4], words(&[1, 100])),
+        (vec![309, 4, 310, 4], words(&[3, 300])),
+        (vec![311, 8], 0.01_f64.to_be_bytes().to_vec()),
+        (vec![311, 4], 0.01_f32.to_be_bytes().to_vec()),
+    ] {
+        let count = fields.len() as u16 / 2;
+        let options = [half(&[257, 2 + count, 1, 302, 4, 304, 2]), half(&fields)].concat();
+        let record = [words(&[7]), vec![0, 3], value].concat();
+        let sets = [(3, options), (2, template.clone()), (257, record), (256, data.clone())];
+        assert_eq!(estimated(&read(&[message(0, &sets)]).0), 1_500 * 100, "{fields:?}");
+    }
+    // Nonsense is no rate.
+    for probability in [0.0, -1.0, 7.0, f64::NAN, 1e-300] {
+        let options = half(&[257, 2, 1, 302, 4, 311, 8]);
+        let record = [words(&[7]), probability.to_be_bytes().to_vec()].concat();
+        let sets = [(3, options), (2, template.clone()), (257, record), (256, data.clone())];
+        assert_eq!(estimated(&read(&[message(0, &sets)]).0), 1_500, "{probability}");
+    }
+}
+
+/// A datagram of NetFlow version 5 with one record of 1482 octets.
+fn netflow5(number: u32) -> Vec<u8> {
+    let head = [100_000 + number, 1_700_000_000, 0, number, 0].map(u32::to_be_bytes).concat();
+    let mut record = [&IPV4_PAIR[..], &[0; 40]].concat();
+    record[19] = 1;
+    record[20..24].copy_from_slice(&1_482_u32.to_be_bytes());
+    [half(&[5, 1]), head, record].concat()
+}
+
+#[test]
+fn duplicates_and_reordering_lose_nothing() {
+    let octets = 1_482_u32.to_be_bytes();
+    let ipfix = |number: u32| record(number, &flow(&octets, &[]));
+    let kinds: [&dyn Fn(u32) -> Vec<u8>; 2] = [&ipfix, &netflow5];
+    for datagram in kinds {
+        // Number 105 three times.
+        let numbers = (100..110).chain([105, 105]);
+        let (seen, counts) = read(&numbers.map(datagram).collect::<Vec<_>>());
+        assert_eq!((estimated(&seen), counts.duplicates), (15_000, 2));
+        let (mut intake, mut seen) = (intake(), HostKey::default());
+        // Each pair is swapped.
+        for number in (0..20_u32).map(|k| 100 + (k ^ 1)) {
+            intake.export(Duration::ZERO, from(), &datagram(number), &mut seen).unwrap();
+        }
+        let exporter = intake.exporters().iter().next().unwrap();
+        assert_eq!((estimated(&seen.0), exporter.records_lost()), (30_000, 0));
+        assert_eq!((exporter.sequence.received, exporter.sequence.duplicates), (20, 0));
+    }
+}
+
+#[test]
+fn implausible_octets_are_not_counted() {
+    let octets = 1_482_u64.to_be_bytes();
+    let hour =
+        [(152, 1_699_996_400_000_u64.to_be_bytes()), (153, 1_700_000_000_000_u64.to_be_bytes())];
+    let times = hour.each_ref().map(|(id, bytes)| (*id, &bytes[..]));
+    // 10 Tb/s for an hour, and a little more.
+    let (line, beyond) =
+        (4_400_000_000_000_000_u64.to_be_bytes(), 4_510_000_000_000_000_u64.to_be_bytes());
+    let mut intake = intake();
+    let mut seen = HostKey::default();
+    for (number, fields) in [
+        flow(&octets, &[]),
+        flow(&[0xFF; 8], &[]),
+        flow(&octets, &[(2, &[0xFF; 8])]),
+        flow(&octets, &[(34, &[0xFF; 4])]),
+        flow(&line, &times),
+        flow(&beyond, &times),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let datagram = record(number as u32, fields);
+        intake.export(Duration::ZERO, from(), &datagram, &mut seen).unwrap();
+    }
+    assert_eq!(seen.0.len(), 2);
+    let exporter = intake.exporters().iter().next().unwrap();
+    assert_eq!((exporter.implausible, intake.counts().implausible), (4, 4));
+}
+
+#[test]
+fn records_of_refused_templates_count() {
+    // An established exporter, so that its own limit of templates applies.
+    let (mut intake, mut seen) = (intake(), HostKey::default());
+    let mut send = |number, sets: &[(u16, Vec<u8>)]| {
+        intake.export(Duration::ZERO, from(), &message(number, sets), &mut seen).unwrap();
+    };
+    (0..20).for_each(|number| send(number, &[(2, half(&[256, 1, 1, 4]))]));
+    let data = [&IPV4_PAIR[..], &1_482_u32.to_be_bytes()].concat();
+    for k in 0..300 {
+        let template = half(&[256 + k, 3, 8, 4, 12, 4, 1, 4]);
+        send(20 + u32::from(k), &[(2, template), (256 + k, data.clone())]);
+    }
+    let unknown = intake.counts().unknown;
+    let exporter = intake.exporters().iter().next().unwrap();
+    assert_eq!((seen.0.len(), unknown, exporter.unknown), (256, 44, 44));
+    assert!(exporter.untracked >= 44);
 }
 
 #[test]
@@ -361,7 +535,7 @@ fn lost_records_are_counted() {
     ] {
         intake.export(Duration::ZERO, from(), &message, &mut sink).unwrap();
     }
-    assert_eq!(intake.exporters().iter().next().unwrap().records_lost, 4);
+    assert_eq!(intake.exporters().iter().next().unwrap().records_lost(), 4);
 }
 
 #[test]

@@ -137,6 +137,36 @@ impl Agent {
     }
 }
 
+/// Swapped datagrams are counted, and change neither loss nor effective rate.
+#[test]
+fn swapped_datagrams_keep_effective_rate() {
+    let sent = frame(host(CERN, 1), host(FNAL, 1), Marks::default());
+    for swap in [1, 10] {
+        let (mut intake, mut agent) = (intake(), Agent::new(1));
+        let mut datagrams: Vec<_> = (0..40).map(|_| agent.packet(&sent)).collect();
+        datagrams.chunks_exact_mut(2).step_by(swap).for_each(|pair| pair.swap(0, 1));
+        for datagram in &datagrams {
+            intake.sflow(Duration::ZERO, from(), datagram, &mut ()).unwrap();
+        }
+        assert_eq!(intake.counts().observations, 40);
+        let exporter = intake.exporters().iter().next().unwrap();
+        assert_eq!((exporter.sequence.lost, exporter.sequence.duplicates), (0, 0));
+        let (_, _, source) = exporter.sources().next().unwrap();
+        assert_eq!((source.sequence.lost, source.effective_rate()), (0, 1_000.0), "{swap}");
+    }
+}
+
+#[test]
+fn implausible_samples_are_not_counted() {
+    let (mut intake, mut agent) = (intake(), Agent::new(1));
+    let sent = frame(host(CERN, 1), host(FNAL, 1), Marks::default());
+    intake.sflow(Duration::ZERO, from(), &agent.packet(&sent), &mut ()).unwrap();
+    agent.rate = u32::MAX;
+    intake.sflow(Duration::ZERO, from(), &agent.packet(&sent), &mut ()).unwrap();
+    assert_eq!(intake.take().all.bytes, 9_018_000);
+    assert_eq!(intake.exporters().iter().next().unwrap().implausible, 1);
+}
+
 #[derive(Default)]
 struct HostKey {
     verdicts: Vec<ScitagVerdict>,

@@ -202,7 +202,7 @@ fn run(inputs: &[Input], shards: usize, limits: AggregateLimits) -> Outcome {
             exporter.sequence,
             exporter.is_established(),
             exporter.unknown,
-            exporter.records_lost,
+            exporter.records_lost(),
             exporter.sampling_rate
         );
         (exporter.id, (exporter.key, state))

@@ -1939,6 +1939,8 @@ class TelemetryExporter:
     """Source address of its datagrams."""
     host: bool
     """True for a host that exports its own traffic."""
+    implausible: int
+    """Samples and records of more traffic than any line carries, which are not counted."""
     key: str
     """Key, as in filters."""
     last_heard_s: float
@@ -1969,6 +1971,7 @@ class TelemetryExporter:
             first_heard_s=data["first_heard_s"],
             from_=data["from"],
             host=data["host"],
+            implausible=data["implausible"],
             key=data["key"],
             last_heard_s=data["last_heard_s"],
             loss_share=data["loss_share"],

@@ -116,7 +116,7 @@ fn intake(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
         let of_shard = state.intake.exporters();
         for exporter in of_shard.iter() {
             lost[0] += exporter.sequence.lost;
-            lost[1] += exporter.records_lost;
+            lost[1] += exporter.records_lost();
             lost[2] += exporter.untracked;
         }
         counts.merge(&state.intake.counts());
@@ -135,6 +135,11 @@ fn intake(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
             "penstock_collector_broken",
             "Samples or records that could not be read or contradict themselves",
             counts.broken,
+        ),
+        (
+            "penstock_collector_implausible",
+            "Samples and records of more traffic than any line carries",
+            counts.implausible,
         ),
         ("penstock_collector_unknown", "Samples and sets that are not known", counts.unknown),
         ("penstock_collector_fireflies", "Fireflies that are trusted", counts.fireflies),

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use super::ExportHeader;
+use super::template::SamplingScope;
 use super::totals::{FlowTotalKey, FlowTotals};
 use crate::observe::{FRAME_BYTES, InterfaceDirection, Observation};
 use crate::packet::{Extensions, FirstHeader, IpHeader, IpVersion, MappedAddress, Packet};
@@ -92,6 +93,9 @@ pub(super) struct Fields<'a> {
     interval: Option<u32>,
     packet_interval: Option<u32>,
     packet_space: Option<u32>,
+    sample_size: Option<u32>,
+    sample_population: Option<u32>,
+    probability: Option<f64>,
 }
 
 /// Parses an unsigned number; exporters may send fewer bytes than its type has (RFC 7011 6.2).
@@ -111,6 +115,12 @@ fn ipv4(bytes: &[u8]) -> Option<IpAddr> {
 
 fn ipv6(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(|bytes| Ipv6Addr::from(bytes).into())
+}
+
+/// A float64, which may be sent as float32 (RFC 7011 6.2).
+fn float(bytes: &[u8]) -> Option<f64> {
+    let single = || <[u8; 4]>::try_from(bytes).ok().map(|bytes| f32::from_be_bytes(bytes).into());
+    <[u8; 8]>::try_from(bytes).ok().map(f64::from_be_bytes).or_else(single)
 }
 
 fn vlan(bytes: &[u8]) -> Option<u16> {
@@ -206,6 +216,9 @@ impl<'a> Fields<'a> {
             299 => set(&mut self.responder_packets, number(bytes)),
             305 => set(&mut self.packet_interval, small(bytes)),
             306 => set(&mut self.packet_space, small(bytes)),
+            309 => set(&mut self.sample_size, small(bytes)),
+            310 => set(&mut self.sample_population, small(bytes)),
+            311 => set(&mut self.probability, float(bytes)),
             312 => set(&mut self.frame_bytes, number(bytes)),
             313 => self.ip_header = Some(bytes),
             315 => self.frame = Some(bytes),
@@ -216,21 +229,37 @@ impl<'a> Fields<'a> {
 
     /// Sampling rate in the record itself, 1 of this many packets.
     pub(super) fn rate(&self) -> Option<u32> {
-        // RFC 5477 8.2.2: `interval` of `interval + space` packets are sampled.
+        // RFC 5477 8.2: `interval` of `interval + space` packets, `size` of a `population`, or each
+        // with a probability.
         let systematic = || {
             let (interval, space) = (self.packet_interval?, self.packet_space?);
-            interval.saturating_add(space).checked_div(interval)
+            Some(f64::from(interval.saturating_add(space)) / f64::from(interval))
         };
-        self.interval.or_else(systematic).filter(|rate| *rate > 0)
+        let of_population =
+            || Some(f64::from(self.sample_population?) / f64::from(self.sample_size?));
+        let by_probability = || self.probability.map(f64::recip);
+        let valid = |rate: &f64| (1.0..=f64::from(u32::MAX)).contains(rate);
+        let by_selector = || {
+            let rate = systematic().or_else(of_population).or_else(by_probability);
+            rate.filter(valid).map(|rate| rate.round() as u32)
+        };
+        self.interval.or_else(by_selector).filter(|rate| *rate > 0)
     }
 
-    pub(super) fn sampler_id(&self) -> Option<u64> {
-        self.sampler_id
+    /// Scopes whose sampling rate applies to the record, in order of precedence.
+    pub(super) fn sampling_scopes(&self) -> [Option<SamplingScope>; 3] {
+        let interfaces = match self.direction {
+            Some(1) => [self.output, self.input],
+            _ => [self.input, self.output],
+        };
+        let [first, second] = interfaces.map(|index| index.map(SamplingScope::Interface));
+        [self.sampler_id.map(SamplingScope::Sampler), first, second]
     }
 
-    /// Sampler and rate of an options record, if it has a rate.
-    pub(super) fn sampler(&self) -> Option<(u64, u32)> {
-        Some((self.sampler_id.unwrap_or(0), self.rate()?))
+    /// Scope and sampling rate of an options record, if it has a rate.
+    pub(super) fn reported_rate(&self) -> Option<(SamplingScope, u32)> {
+        let scope = self.sampling_scopes().into_iter().flatten().next();
+        Some((scope.unwrap_or(SamplingScope::Exporter), self.rate()?))
     }
 
     /// Observations of the record: that of its flow, and that of the reverse direction if the
@@ -283,9 +312,8 @@ impl<'a> Fields<'a> {
         {
             // A total grows from record to record of a flow.
             let flow = FlowTotalKey { flow: ip.flow(), input, output };
-            let length = seen.duration + seen.age;
             let total = (self.octets_total.unwrap_or(0), self.packets_total.unwrap_or(0));
-            let more = totals.since_last(flow, total, now, length);
+            let more = totals.since_last(flow, total, now, self.since_start(header));
             octets = self.octets_total.map(|_| more.0);
             packets = self.packets_total.map(|_| more.1);
         }
@@ -395,6 +423,19 @@ impl<'a> Fields<'a> {
             outer: Some(ip),
             ..Packet::default()
         })
+    }
+
+    /// Time from the flow's start to its export, if the record has the start.
+    fn since_start(&self, header: &ExportHeader) -> Option<Duration> {
+        let by_clock = self.start_ms.map(|start| {
+            Duration::from_millis((u64::from(header.time_s) * 1000).saturating_sub(start))
+        });
+        let by_uptime = || {
+            // Milliseconds in 32 bits wrap after 49 days.
+            let ms = header.uptime_ms?.wrapping_sub(self.start_uptime_ms?);
+            Some(Duration::from_millis(if ms > u32::MAX / 2 { 0 } else { ms.into() }))
+        };
+        by_clock.or_else(by_uptime)
     }
 
     /// Duration of the flow, and time from its end to its export.

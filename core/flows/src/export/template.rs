@@ -16,6 +16,11 @@ pub const TEMPLATES_MAX: usize = 256;
 /// Length of a field that is preceded by its own length (RFC 7011 7).
 const VARIABLE_LENGTH: u16 = 0xFFFF;
 
+/// Version 9 scope of an interface; its value is an ifIndex, as that of field 10.
+const SCOPE_INTERFACE: u16 = 2;
+
+const INPUT_INTERFACE_FIELD: u16 = 10;
+
 /// Enterprise of a version 9 scope, whose numbers differ from those of fields.
 const SCOPE_ENTERPRISE: u32 = u32::MAX;
 
@@ -117,6 +122,9 @@ fn one(from: &mut XdrReader<'_>, ipfix: bool, options: bool) -> Result<(u16, Tem
         let (id, bytes) = ((field >> 16) as u16, (field & 0xFFFF) as u16);
         let field = match (ipfix, id & 0x8000 != 0) {
             (true, true) => TemplateField { id: id & 0x7FFF, bytes, enterprise: from.word()? },
+            (false, _) if at < scopes && id == SCOPE_INTERFACE => {
+                TemplateField { id: INPUT_INTERFACE_FIELD, bytes, enterprise: 0 }
+            }
             (false, _) if at < scopes => TemplateField { id, bytes, enterprise: SCOPE_ENTERPRISE },
             _ => TemplateField { id, bytes, enterprise: 0 },
         };
@@ -141,31 +149,53 @@ impl EarlySet {
     }
 }
 
+/// Part of an exporter whose packets have a sampling rate of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum SamplingScope {
+    /// All packets without another scope.
+    Exporter,
+    /// Id of a sampler, or of a selector (RFC 5477).
+    Sampler(u64),
+    /// ifIndex.
+    Interface(u32),
+}
+
 /// Templates and sampling rates of an exporter.
 #[derive(Debug)]
 pub(crate) struct Templates {
     templates: SeededMap<u16, Template>,
-    samplers: SeededMap<u64, u32>,
+    sampling_rates: SeededMap<SamplingScope, u32>,
     early: VecDeque<EarlySet>,
 }
 
 impl Templates {
     pub(crate) fn new(seed: u64) -> Self {
-        let (templates, samplers) = (seeded(seed), seeded(seed));
-        Self { templates, samplers, early: VecDeque::new() }
+        let (templates, sampling_rates) = (seeded(seed), seeded(seed));
+        Self { templates, sampling_rates, early: VecDeque::new() }
     }
 }
 
 impl DatagramContext<'_> {
-    /// Stores a template, replacing one with the same id.
-    pub(super) fn put_template(&mut self, id: u16, template: Template) {
+    /// Stores a template, replacing one with the same id; returns false beyond the limits.
+    pub(super) fn put_template(&mut self, id: u16, template: Template) -> bool {
         let states = template.states();
         let old = self.exporter.templates.templates.get(&id).map_or(0, Template::states);
         let full = old == 0 && self.exporter.templates.templates.len() >= TEMPLATES_MAX;
+        if full {
+            self.exporter.untracked += 1;
+        }
         if full || !self.charge(states.saturating_sub(old)) {
-            return;
+            return false;
         }
         self.exporter.templates.templates.insert(id, template);
+        true
+    }
+
+    /// Drops the sets stored for a template that is beyond the limits, and returns their count.
+    pub(super) fn drop_early_sets(&mut self, id: u16) -> u64 {
+        let lost = self.take_early_sets(id).len() as u64;
+        self.exporter.unknown += lost;
+        lost
     }
 
     /// Moves a template out, so that the exporter's state can change while its records are decoded.
@@ -181,6 +211,11 @@ impl DatagramContext<'_> {
     /// Stores a set until its template arrives, evicting the oldest one. Returns the count of lost
     /// sets.
     pub(super) fn store_early_set(&mut self, id: u16, header: ExportHeader, set: &[u8]) -> u64 {
+        // A further template would be refused.
+        if self.exporter.templates.templates.len() >= TEMPLATES_MAX {
+            self.exporter.unknown += 1;
+            return 1;
+        }
         let mut lost = 0;
         if self.exporter.templates.early.len() >= super::EARLY_SETS_MAX
             && let Some(oldest) = self.exporter.templates.early.pop_front()
@@ -208,24 +243,31 @@ impl DatagramContext<'_> {
         take_early_sets.into()
     }
 
-    /// Stores the rate of a sampler.
-    pub(super) fn put_sampler(&mut self, sampler: u64, rate: u32) {
-        let samplers = &self.exporter.templates.samplers;
-        let (known, full) =
-            (samplers.contains_key(&sampler), samplers.len() >= super::SAMPLERS_MAX);
-        if !known && (full || !self.charge(1)) {
-            return;
+    /// Stores the sampling rate of a scope.
+    pub(super) fn put_sampling_rate(&mut self, scope: SamplingScope, rate: u32) {
+        let rates = &self.exporter.templates.sampling_rates;
+        if !rates.contains_key(&scope) {
+            if rates.len() >= super::SAMPLERS_MAX {
+                self.exporter.untracked += 1;
+                return;
+            }
+            if !self.charge(1) {
+                return;
+            }
         }
-        self.exporter.templates.samplers.insert(sampler, rate);
+        self.exporter.templates.sampling_rates.insert(scope, rate);
     }
 
-    /// Rate of a sampler; without an id, that of the only one.
-    pub(super) fn sampler(&self, sampler: Option<u64>) -> Option<u32> {
-        let samplers = &self.exporter.templates.samplers;
-        match sampler {
-            Some(sampler) => samplers.get(&sampler).copied(),
-            None if samplers.len() == 1 => samplers.values().next().copied(),
-            None => samplers.get(&0).copied(),
-        }
+    /// Sampling rate of the first of these scopes that has one, else that of the exporter; of a
+    /// record without a sampler, also that of the only sampler.
+    pub(super) fn sampling_rate(&self, scopes: [Option<SamplingScope>; 3]) -> Option<u32> {
+        let rates = &self.exporter.templates.sampling_rates;
+        let known = scopes.iter().flatten().chain([&SamplingScope::Exporter]);
+        let found = known.filter_map(|scope| rates.get(scope).copied()).next();
+        let only = || match rates.iter().next() {
+            Some((SamplingScope::Sampler(_), rate)) if rates.len() == 1 => Some(*rate),
+            _ => None,
+        };
+        found.or_else(|| only().filter(|_| scopes[0].is_none()))
     }
 }

@@ -10,6 +10,10 @@ use crate::sflow::SflowInterface;
 /// Most flows of all exporters whose totals are stored; the least recently reported is evicted.
 pub const FLOW_TOTALS_MAX: usize = 65_536;
 
+/// Time after an exporter's first datagram in which a flow without a start may be older: a usual
+/// longest time between two records of a flow.
+const ACTIVE_TIMEOUT_MAX: Duration = Duration::from_secs(300);
+
 /// Identity of a flow at an exporter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct FlowTotalKey {
@@ -38,17 +42,19 @@ pub(super) struct FlowTotals<'a> {
 }
 
 impl FlowTotals<'_> {
-    /// Octets and packets since the previous record; `length` is the time from the flow's start
-    /// until now, 0 if unknown. The first total of a flow older than the exporter's first datagram
-    /// is a baseline and no traffic: the time of its octets is unknown.
+    /// Octets and packets since the previous record; `since_start` is the time from the flow's
+    /// start until now, if known. The first total of a flow older than the exporter's first
+    /// datagram is a baseline and no traffic: the time of its octets is unknown. A flow without a
+    /// start may be older within the first [`ACTIVE_TIMEOUT_MAX`].
     pub(super) fn since_last(
         &mut self,
         flow: FlowTotalKey,
         total: (u64, u64),
         now: Duration,
-        length: Duration,
+        since_start: Option<Duration>,
     ) -> (u64, u64) {
         let key = (self.exporter, flow);
+        let known = now.saturating_sub(self.first_seen);
         let last = self.last.0.get(&key).copied();
         self.last.0.put(key, total);
         match last {
@@ -57,7 +63,7 @@ impl FlowTotals<'_> {
                 (total.0 - last.0, total.1 - last.1)
             }
             Some(_) => total,
-            None if length > now.saturating_sub(self.first_seen) => (0, 0),
+            None if since_start.map_or(known < ACTIVE_TIMEOUT_MAX, |since| since > known) => (0, 0),
             None => total,
         }
     }

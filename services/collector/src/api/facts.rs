@@ -53,6 +53,8 @@ pub(crate) struct ExporterFacts {
     restarts: u64,
     /// Records that cannot be parsed, and samples whose fields contradict each other.
     broken: u64,
+    /// Samples and records of more traffic than any line carries, which are not counted.
+    implausible: u64,
     /// Samples and sets of unknown format or template.
     unknown: u64,
     /// Records of IPFIX and NetFlow missing by their sequence numbers.
@@ -114,8 +116,9 @@ pub(super) async fn exporters(
             duplicates: exporter.sequence.duplicates,
             restarts: exporter.sequence.restarts.max(exporter.reboots),
             broken: exporter.broken,
+            implausible: exporter.implausible,
             unknown: exporter.unknown,
-            records_lost: exporter.records_lost,
+            records_lost: exporter.records_lost(),
             agent_drops,
             samples_lost,
         }
