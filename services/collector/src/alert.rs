@@ -147,6 +147,8 @@ enum AlertRuleFault {
     ForeignScope,
     #[error("clear is on the wrong side of the threshold: set it below above, or above below")]
     Clear,
+    #[error("a share is at most 1 (100%)")]
+    Share,
     #[error("for: {0}")]
     For(ParseQuantityError),
 }
@@ -163,6 +165,10 @@ impl AlertRule {
             (None, None, AlertFigure::Silence) => (60.0, true),
             _ => return Err(wrong(AlertRuleFault::Threshold)),
         };
+        let is_share = !matches!(kind, AlertFigure::Rate | AlertFigure::Silence);
+        if is_share && !(0.0..=1.0).contains(&threshold) {
+            return Err(wrong(AlertRuleFault::Share));
+        }
         let of = match by.as_deref() {
             None => AlertScope::By(By::Total),
             Some("link") => AlertScope::Link,

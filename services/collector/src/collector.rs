@@ -204,7 +204,7 @@ fn intakes(
     let sites = site_prefixes(&config.sites)?;
     let rates = config.exporters.iter().filter_map(|exporter| {
         let bits = if exporter.address.is_ipv4() { 32 } else { 128 };
-        Some((exporter.address, bits, exporter.sampling_rate?))
+        Some((exporter.address, bits, exporter.sampling_rate?.get()))
     });
     let rates = Prefixes::new(rates)?;
     let limits = Arc::new(ShardLimits::new(threads));

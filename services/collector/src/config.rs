@@ -1,13 +1,15 @@
 //! Configuration of the collector: the table `[collector]` of the configuration file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use penstock_daemon::config::{ConfigError, ConfigFile};
 use penstock_flows::asn::AsTable;
+use penstock_flows::packet::MappedAddress;
 use penstock_flows::prefixes::{PrefixError, Prefixes};
 use penstock_flows::shard::SHARDS_MAX;
 use penstock_http::Url;
@@ -60,14 +62,25 @@ pub struct NetworkPrefix(pub IpAddr, pub u8);
 
 /// A text that is no network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no network: write it like 192.0.2.0/24 or 2001:db8::/32")]
-pub struct NetworkPrefixError(String);
+pub enum NetworkPrefixError {
+    /// No address with a length.
+    #[error("'{0}' is no network: write it like 192.0.2.0/24 or 2001:db8::/32")]
+    Malformed(String),
+    /// Bits of the host are set.
+    #[error("'{text}' has bits set beyond its length: write {network}")]
+    HostBits {
+        /// Network as configured.
+        text: String,
+        /// The same without bits of the host.
+        network: String,
+    },
+}
 
 impl FromStr for NetworkPrefix {
     type Err = NetworkPrefixError;
 
     fn from_str(text: &str) -> Result<Self, NetworkPrefixError> {
-        let bad = || NetworkPrefixError(text.to_owned());
+        let bad = || NetworkPrefixError::Malformed(text.to_owned());
         let (ip, bits) = match text.split_once('/') {
             Some((ip, bits)) => (ip, Some(bits.parse::<u8>().map_err(|_| bad())?)),
             None => (text, None),
@@ -77,6 +90,11 @@ impl FromStr for NetworkPrefix {
         let bits = bits.unwrap_or(most);
         if bits > most {
             return Err(bad());
+        }
+        let network = MappedAddress::from(ip).prefix(bits);
+        if network != MappedAddress::from(ip) {
+            let network = format!("{}/{bits}", network.ip().to_canonical());
+            return Err(NetworkPrefixError::HostBits { text: text.to_owned(), network });
         }
         Ok(Self(ip, bits))
     }
@@ -107,7 +125,7 @@ pub struct KnownExporter {
     /// Name of the exporter, as in the topology.
     pub name: Option<String>,
     /// Sampling rate, 1 of this many packets, if its records lack one.
-    pub sampling_rate: Option<u32>,
+    pub sampling_rate: Option<NonZeroU32>,
     /// Links of the topology by their interface: its ifIndex or the name that the exporter reports.
     #[serde(default)]
     pub links: BTreeMap<String, String>,
@@ -168,15 +186,15 @@ struct CollectorTable {
     prefixes: Option<PathBuf>,
     hosts: Option<PathBuf>,
     #[serde(default)]
-    site: Vec<SiteNetworks>,
+    site: Vec<Spanned<SiteNetworks>>,
     #[serde(default)]
     marking: Vec<NetworkPrefix>,
     #[serde(default)]
     relays: Vec<NetworkPrefix>,
     #[serde(default)]
-    exporter: Vec<KnownExporter>,
+    exporter: Vec<Spanned<KnownExporter>>,
     #[serde(default)]
-    alert: Vec<AlertRule>,
+    alert: Vec<Spanned<AlertRule>>,
     webhook: Option<Url>,
     combine: Option<View>,
     store: Option<bool>,
@@ -230,7 +248,8 @@ impl Config {
         if table.alert.len() > RULES_MAX {
             return Err(file.error(format!("more than {RULES_MAX} [[collector.alert]]")));
         }
-        for rule in &table.alert {
+        check_repetitions(&table, &file)?;
+        for rule in table.alert.iter().map(Spanned::get_ref) {
             let Some(key) = rule.key.as_deref().filter(|_| rule.of == AlertScope::Link) else {
                 continue;
             };
@@ -240,12 +259,12 @@ impl Config {
                 );
             }
         }
-        for exporter in &table.exporter {
+        for exporter in table.exporter.iter().map(Spanned::get_ref) {
             for link in exporter.links.values() {
                 check_link(exporter, link, topology.as_ref()).map_err(|error| file.error(error))?;
             }
         }
-        let all = table.site.iter().flat_map(|site| &site.networks);
+        let all = table.site.iter().flat_map(|site| &site.get_ref().networks);
         let all: Vec<_> = all.copied().collect();
         for networks in [all.as_slice(), &table.marking, &table.relays] {
             prefixes(networks).map_err(|error| file.error(error))?;
@@ -293,6 +312,45 @@ impl TableValueFault {
     fn at(self, at: usize) -> TableValueError {
         TableValueError { at, fault: self }
     }
+}
+
+/// Checks that no exporter, network of a site or alert is given twice, and that there is a
+/// listener.
+fn check_repetitions(table: &CollectorTable, file: &ConfigFile) -> Result<(), ConfigError> {
+    let mut addresses = HashSet::new();
+    for exporter in &table.exporter {
+        let address = exporter.get_ref().address.to_canonical();
+        if !addresses.insert(address) {
+            let fault =
+                format!("exporter {address} is given twice: write one [[collector.exporter]]");
+            return Err(file.error_at(exporter.span().start, fault));
+        }
+    }
+    let mut networks = HashSet::new();
+    for site in &table.site {
+        let SiteNetworks { name, networks: of_site } = site.get_ref();
+        for NetworkPrefix(ip, bits) in of_site {
+            if !networks.insert((*ip, *bits)) {
+                let fault = format!("site '{name}': network {ip}/{bits} is given twice");
+                return Err(file.error_at(site.span().start, fault));
+            }
+        }
+    }
+    let mut names = HashSet::new();
+    for rule in &table.alert {
+        let name = &rule.get_ref().name;
+        if !names.insert(name) {
+            let fault = format!("alert '{name}' is given twice: give each a name of its own");
+            return Err(file.error_at(rule.span().start, fault));
+        }
+    }
+    let is_empty =
+        |listeners: &Option<Vec<SocketAddr>>| listeners.as_ref().is_some_and(Vec::is_empty);
+    if is_empty(&table.sflow) && is_empty(&table.ipfix) && is_empty(&table.fireflies) {
+        let fault = "[collector] has no listener: give sflow, ipfix or fireflies an address";
+        return Err(file.error(fault));
+    }
+    Ok(())
 }
 
 /// A link of an exporter that the topology does not have at its node.
@@ -372,16 +430,17 @@ fn lower(table: CollectorTable, required: bool, topology: Option<Topology>) -> C
         threads: table.threads.map_or_else(default_threads, Spanned::into_inner),
         receive_buffer_bytes: table.receive_buffer_bytes.unwrap_or(32 << 20),
         topology,
-        sites: table.site,
+        sites: table.site.into_iter().map(Spanned::into_inner).collect(),
         prefixes: table.prefixes,
         hosts: table.hosts,
         marking: table.marking,
         relays: table.relays,
-        exporters: table.exporter,
+        exporters: table.exporter.into_iter().map(Spanned::into_inner).collect(),
         combine: table.combine.unwrap_or_default(),
         alerts: table
             .alert
             .into_iter()
+            .map(Spanned::into_inner)
             .map(|rule| AlertRule { webhook: rule.webhook.or_else(|| webhook.clone()), ..rule })
             .collect(),
         store: table.store.unwrap_or(true),
@@ -404,5 +463,50 @@ fn any() -> IpAddr {
     match UdpSocket::bind("[::]:0") {
         Ok(_) => IpAddr::from([0_u8; 16]),
         Err(_) => IpAddr::from([0_u8; 4]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// First line of the error of a file with this table.
+    fn fault(table: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.toml");
+        std::fs::write(&file, format!("[collector]\n{table}")).unwrap();
+        let text = Config::load(Some(&file), true).unwrap_err().to_string();
+        text.rsplit_once("c.toml").unwrap().1.to_owned()
+    }
+
+    #[test]
+    fn contradictions_are_refused_with_line() {
+        let exporter =
+            |rest: &str| format!("[[collector.exporter]]\naddress = \"192.0.2.1\"\n{rest}");
+        let site = |name: &str, network: &str| {
+            format!("[[collector.site]]\nname = \"{name}\"\nnetworks = [\"{network}\"]\n")
+        };
+        let alert = |above: &str| {
+            format!("[[collector.alert]]\nname = \"a\"\nkind = \"loss\"\nabove = \"{above}\"\n")
+        };
+        let twice = |text: String| format!("{text}{text}");
+        for (table, line, words) in [
+            (exporter("sampling_rate = 0\n"), Some(4), "nonzero"),
+            (twice(exporter("")), Some(4), "exporter 192.0.2.1 is given twice"),
+            (
+                site("a", "192.0.2.0/24") + &site("b", "192.0.2.0/24"),
+                Some(5),
+                "site 'b': network 192.0.2.0/24",
+            ),
+            (site("a", "10.0.0.1/8"), Some(4), "write 10.0.0.0/8"),
+            (site("a", "2001:db8::1/32"), Some(4), "write 2001:db8::/32"),
+            (alert("150%"), Some(2), "a share is at most 1 (100%)"),
+            (twice(alert("10%")), Some(6), "alert 'a' is given twice"),
+            ("sflow = []\nipfix = []\nfireflies = []\n".to_owned(), None, "has no listener"),
+        ] {
+            let found = fault(&table);
+            let at = line.map_or(":".to_owned(), |line| format!(":{line}:"));
+            assert!(found.starts_with(&at) && found.contains(words), "{table}: {found}");
+        }
     }
 }
