@@ -62,8 +62,15 @@ pub(crate) fn exporter_key(key: &ExporterKey) -> String {
     }
 }
 
+/// Address in the key of an exporter.
+pub(crate) fn address_in_key(key: &str) -> &str {
+    let prefixes = ["netflow5:", "netflow9:", "ipfix:"];
+    let address = prefixes.iter().find_map(|prefix| key.strip_prefix(prefix)).unwrap_or(key);
+    address.split('/').next().unwrap_or(address)
+}
+
 impl NameDirectory {
-    /// Starts with the names of the configuration.
+    /// Starts with the names of the configuration, by address of the exporter.
     #[must_use]
     pub fn new(names: impl IntoIterator<Item = (String, String)>) -> Self {
         let names = names
@@ -94,7 +101,7 @@ impl NameDirectory {
             }
             self.order.push_back(id);
             let key: Arc<str> = exporter_key(exporter).into();
-            let (name, host) = self.names.get(&key).cloned().unwrap_or_default();
+            let (name, host) = self.names.get(address_in_key(&key)).cloned().unwrap_or_default();
             self.entries.insert(id, ExporterEntry { key, name, host });
         }
         self.entries.get_mut(&id).expect("it is there now")
@@ -192,6 +199,37 @@ impl NameDirectory {
         match self.interfaces.get(&(Arc::from(key), index)) {
             Some(name) => format!("{exporter} {name}"),
             None => format!("{exporter} #{index}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configured_name_applies_by_address() {
+        let names = [("192.0.2.1", "switch1"), ("2001:db8::1", "switch2")];
+        let names = names.map(|(address, name)| (address.to_owned(), name.to_owned()));
+        let mut directory = NameDirectory::new(names);
+        let mut number = 0;
+        for (address, name) in [("192.0.2.1", "switch1"), ("2001:db8::1", "switch2")] {
+            let ip: IpAddr = address.parse().unwrap();
+            for protocol in [
+                ExportProtocol::Sflow,
+                ExportProtocol::NetflowV5,
+                ExportProtocol::NetflowV9,
+                ExportProtocol::Ipfix,
+            ] {
+                for domain in [0, 3] {
+                    let key = ExporterKey { protocol, address: ip.into(), port: 9, domain };
+                    number += 1;
+                    let found = directory.entry(number, &key).clone();
+                    assert_eq!(found.name.as_deref(), Some(name), "{}", found.key);
+                    // Links are found by it, too.
+                    assert_eq!(address_in_key(&found.key), address);
+                }
+            }
         }
     }
 }

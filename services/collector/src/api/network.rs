@@ -15,6 +15,7 @@ use super::series::{RangeRequest, live};
 use super::{RawQuery, TelemetryParams};
 use crate::changes::InterfaceSnapshot;
 use crate::config::KnownExporter;
+use crate::directory::address_in_key;
 use crate::query::{By, Query};
 use crate::query_executor::TimeBuckets;
 use crate::row::RowDirection;
@@ -214,7 +215,7 @@ fn known_exporters(shared: &Shared) -> HashMap<String, &KnownExporter> {
 /// End of a link at which an interface is; `None` if the interface has neither a name nor a
 /// configured link.
 fn end_of(known: &HashMap<String, &KnownExporter>, facts: &InterfaceReport) -> Option<LinkEndKey> {
-    let known = facts.exporter.split('/').next().and_then(|address| known.get(address));
+    let known = known.get(address_in_key(&facts.exporter));
     let link = known.and_then(|known| {
         let by_name = facts.interface.as_ref().and_then(|name| known.links.get(name));
         known.links.get(&facts.index.to_string()).or(by_name)
