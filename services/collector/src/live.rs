@@ -42,8 +42,8 @@ pub(crate) type Sites = Arc<[Arc<str>]>;
 /// there.
 pub(crate) type CountedMinute = (i64, u32, u32, RowDirection, bool);
 
-/// Counted octets by minute.
-pub(crate) type CountedMinutes = HashMap<CountedMinute, SumCell>;
+/// Counted octets by minute, with the bytes of the samples in the time that they cover.
+pub(crate) type CountedMinutes = HashMap<CountedMinute, (SumCell, f64)>;
 
 /// Most counter minutes that wait to be stored.
 const COUNTED_MINUTES_MAX: usize = 100_000;
@@ -329,12 +329,14 @@ impl LiveSeconds {
             counted.within(
                 |at_s| Some(start_of(at_s)),
                 of,
-                |minute, direction, cell, _| {
+                |minute, direction, cell, sampled_bytes| {
                     let (exporter, index) = counted.interface;
                     let (word, _) = DIRECTIONS[direction];
                     let key = (minute, exporter, index, word, counted.sampled[direction]);
                     if minutes.len() < COUNTED_MINUTES_MAX || minutes.contains_key(&key) {
-                        minutes.entry(key).or_default().add(cell);
+                        let entry = minutes.entry(key).or_default();
+                        entry.0.add(cell);
+                        entry.1 += sampled_bytes;
                     }
                 },
             );
@@ -542,6 +544,16 @@ impl<'a> Namer<'a> {
     ) -> SumRow {
         SumRow::Counter { at: self.vantage(exporter, direction), index, unsampled: !sampled }
     }
+
+    /// Names the samples in the time that a counter covers.
+    pub(crate) fn counter_samples(
+        &self,
+        exporter: u32,
+        index: u32,
+        direction: RowDirection,
+    ) -> SumRow {
+        SumRow::CounterSamples { at: self.vantage(exporter, direction), index }
+    }
 }
 
 /// Row for the sum of keys beyond the limit; `None` for counters.
@@ -617,7 +629,7 @@ mod tests {
                 assert!((bytes - 100.0).abs() < 1e-3, "{length_s}: {bytes}");
             }
             let minutes = live.take_minutes();
-            let whole = minutes[&(1_020, 1, 2, RowDirection::In, true)];
+            let (whole, _) = minutes[&(1_020, 1, 2, RowDirection::In, true)];
             assert!(
                 (whole.seconds - 60.0).abs() < 21.0
                     && (whole.bytes / whole.seconds - 100.0).abs() < 1e-3

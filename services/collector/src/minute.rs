@@ -158,11 +158,17 @@ impl MinuteBuilder {
             this.systems.other,
             named(&this.systems, |key| namer.system(key)),
         );
-        let counters = counted.into_iter().map(|(key, cell)| {
+        let mut counters = Vec::new();
+        for (key, (cell, sampled_bytes)) in counted {
             let (minute, exporter, index, direction, sampled) = key;
-            (minute, namer.counter(exporter, index, direction, sampled), cell)
-        });
-        Some(Minute { id, start_s, seconds: this.seconds, rows, counters: counters.collect() })
+            counters.push((minute, namer.counter(exporter, index, direction, sampled), cell));
+            if sampled_bytes > 0.0 {
+                let samples = SumCell { bytes: sampled_bytes, ..SumCell::default() };
+                let row = namer.counter_samples(exporter, index, direction);
+                counters.push((minute, row, samples));
+            }
+        }
+        Some(Minute { id, start_s, seconds: this.seconds, rows, counters })
     }
 }
 

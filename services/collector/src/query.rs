@@ -98,6 +98,12 @@ impl By {
         WORDS.iter().find(|(_, by)| *by == self).map_or("", |(word, _)| word)
     }
 
+    /// Returns true if no packet is in two series, whichever exporters see it. A VLAN may change
+    /// from hop to hop.
+    pub(crate) fn is_disjoint(self) -> bool {
+        !matches!(self, Self::Exporter | Self::Interface | Self::Vlan)
+    }
+
     /// Kind of the rows that have this property.
     #[must_use]
     pub fn kind(self) -> RowKind {
@@ -254,9 +260,10 @@ impl Query {
                 };
                 index.map(|index| format!("{}:{index}", at.exporter))
             }
-            (By::Interface, SumRow::Counter { at, index, .. }) => {
-                Some(format!("{}:{index}", at.exporter))
-            }
+            (
+                By::Interface,
+                SumRow::Counter { at, index, .. } | SumRow::CounterSamples { at, index },
+            ) => Some(format!("{}:{index}", at.exporter)),
             (_, SumRow::Group { label: RowLabel::Other, .. }) => Some("other".to_owned()),
             (By::Owner, SumRow::Group { label, .. }) => Some(match label {
                 RowLabel::Trusted(number) => names.owner(*number),
@@ -409,7 +416,7 @@ impl View {
 }
 
 /// Standard deviations beyond which a class of vantages has a smaller sum than another.
-const LESS_SIGMA: f64 = 2.0;
+pub(crate) const LESS_SIGMA: f64 = 2.0;
 
 /// Standard deviations beyond which another class is taken in a single bucket; higher, because
 /// there are many buckets.

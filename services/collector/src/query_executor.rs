@@ -12,7 +12,7 @@ use penstock_flows::estimate::{
 use penstock_flows::rates::Z_SCORE_95;
 
 use crate::live::{CountedBucket as CountedOctets, Namer, other as other_row};
-use crate::query::{By, Fold, KeyNames, Query, SeriesSlot, SeriesSums};
+use crate::query::{By, Fold, KeyNames, LESS_SIGMA, Query, SeriesSlot, SeriesSums, View};
 use crate::row::{RowDirection, RowKind, RowVantage, SumCell, SumRow};
 use crate::second::{AsPairKey, CompactSum, Second};
 use crate::shared::Shared;
@@ -20,6 +20,12 @@ use crate::store::Stored;
 
 /// Share of a total that counters must cover to stand for all of it.
 const COVERED_MIN: f64 = 0.95;
+
+/// Covered share of the samples of a counter in whose time no packet was sampled.
+const COVERED_LEAST: f64 = 1e-9;
+
+/// Relative difference of equal sums.
+const RELATIVE_ROUNDING: f64 = 1e-9;
 
 /// A time range divided into buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,8 +113,9 @@ pub(crate) struct Estimation<'a> {
     rows: BucketRows,
     sampled: HashMap<usize, Sum, RandomState>,
     counted: HashMap<usize, Octets, RandomState>,
-    /// By interface and bucket, its own counter in the direction of the query.
-    own: BTreeMap<(usize, usize), Octets>,
+    /// By interface and bucket, its own counter in the direction of the query, and the samples
+    /// there.
+    own: BTreeMap<(usize, usize), (Octets, Sum)>,
     all: Sum,
 }
 
@@ -116,22 +123,20 @@ pub(crate) struct Estimation<'a> {
 #[derive(Debug, Clone, Copy, Default)]
 struct Octets {
     cell: SumCell,
-    /// Bytes of samples in the covered time, as far as known.
+    /// Bytes of the samples in the covered time.
     sampled: f64,
-    /// Octets of stored minutes, whose samples are unknown.
-    stored: f64,
 }
 
 impl Octets {
     fn add(&mut self, other: Self) {
         self.cell.add(other.cell);
         self.sampled += other.sampled;
-        self.stored += other.stored;
     }
 
     /// Combines the counter with samples of `covered_s` measured seconds. A counter that covers
     /// nearly all of the time stands for all of it: measured seconds and counter intervals need not
-    /// have the same bounds.
+    /// have the same bounds. If samples and counter disagree beyond chance in the covered time, the
+    /// samples of the rest may be as wrong.
     fn counted(&self, sampled: Sum, covered_s: f64) -> CounterEstimate {
         if covered_s <= 0.0 || self.cell.seconds <= 0.0 {
             return CounterEstimate::default();
@@ -147,10 +152,13 @@ impl Octets {
                 covered: 1.0,
             };
         }
-        // Samples of a stored minute are about equal to its counter.
-        let known = self.sampled + self.stored.min((sampled.bytes - self.sampled).max(0.0));
-        let covered = if sampled.bytes > 0.0 { known / sampled.bytes } else { time };
-        CounterEstimate { bytes, variance, covered: covered.clamp(0.0, 1.0) }
+        let covered = if sampled.bytes > 0.0 { self.sampled / sampled.bytes } else { time };
+        let covered = covered.clamp(COVERED_LEAST, 1.0);
+        let chance = Z_SCORE_95 * (variance + covered * sampled.variance).sqrt();
+        let beyond = ((bytes - self.sampled).abs() - chance).max(0.0);
+        let relative = if self.sampled > 0.0 { beyond / self.sampled } else { 0.0 };
+        let doubt = (1.0 - covered) * sampled.bytes * relative;
+        CounterEstimate { bytes, variance: variance + doubt * doubt, covered }
     }
 }
 
@@ -246,10 +254,14 @@ impl<'a> Estimation<'a> {
 
     /// Finds the slots of a counter.
     fn counter(&mut self, row: &SumRow) -> CounterSlots {
-        let SumRow::Counter { at, index, unsampled } = row else {
-            // The error of a counter that has its slots.
-            let stratum = row.stratum().map(|(at, index)| self.stratum(at, index));
-            return CounterSlots { stratum, own: None };
+        let (at, index, unsampled) = match row {
+            SumRow::Counter { at, index, unsampled } => (at, index, *unsampled),
+            SumRow::CounterSamples { at, index } => (at, index, false),
+            _ => {
+                // The error of a counter that has its slots.
+                let stratum = row.stratum().map(|(at, index)| self.stratum(at, index));
+                return CounterSlots { stratum, own: None };
+            }
         };
         let stratum = (!unsampled).then(|| self.stratum(at, *index));
         let by_interface = self.query.by == By::Interface;
@@ -268,7 +280,10 @@ impl<'a> Estimation<'a> {
             self.counted.entry(stratum).or_default().add(octets);
         }
         if let Some(own) = counter.own {
-            self.own.entry((own, bucket)).or_default().add(octets);
+            let sampled = counter.stratum.and_then(|stratum| self.sampled.get(&stratum));
+            let entry = self.own.entry((own, bucket)).or_default();
+            entry.0.add(octets);
+            entry.1 = sampled.copied().unwrap_or(entry.1);
         }
     }
 
@@ -367,10 +382,14 @@ impl<'a> Estimation<'a> {
         let mut total = total.series().into_iter().next().map_or_else(Vec::new, |(_, sums)| sums);
         total.resize(covered_s.len(), Sum::default());
         let by_interface = query.by == By::Interface;
-        for ((key, bucket), octets) in own {
+        for ((key, bucket), (octets, own_sampled)) in own {
             // The interface has its own counter.
             let sampled = if by_interface { series[key].1[bucket] } else { total[bucket] };
-            let counted = octets.counted(sampled, covered_s[bucket]);
+            let mut counted = octets.counted(own_sampled, covered_s[bucket]);
+            // The sums are scaled to counters already: the rest is that of the samples.
+            if own_sampled.bytes > 0.0 {
+                counted.bytes += (1.0 - counted.covered) * (own_sampled.bytes - sampled.bytes);
+            }
             if covered_s[bucket] <= 0.0 || octets.cell.seconds <= 0.0 {
                 continue;
             }
@@ -382,6 +401,17 @@ impl<'a> Estimation<'a> {
                     sums[bucket] = stratum.class(sums[bucket]);
                 }
                 total[bucket] = stratum.total();
+            }
+        }
+        if query.view != View::Sum && query.by.is_disjoint() {
+            // An exporter may see traffic that those of the total do not.
+            for (bucket, total) in total.iter_mut().enumerate() {
+                let mut parts = Sum::default();
+                series.iter().for_each(|(_, sums)| parts.add(sums[bucket]));
+                let chance = LESS_SIGMA * (parts.variance + total.variance).sqrt();
+                if parts.bytes - total.bytes > chance.max(total.bytes * RELATIVE_ROUNDING) {
+                    *total = parts;
+                }
             }
         }
         let measured = || (0..covered_s.len()).filter(|bucket| covered_s[*bucket] > 0.0);
@@ -505,11 +535,14 @@ fn placed(
         };
         let counter = *known.entry(Arc::as_ptr(row)).or_insert_with(|| estimation.counter(row));
         let octets = match **row {
+            SumRow::CounterSamples { .. } => {
+                Octets { cell: SumCell::default(), sampled: cell.bytes }
+            }
             SumRow::CounterError { .. } => {
                 let error = SumCell { error_squared: cell.bytes, ..SumCell::default() };
                 Octets { cell: error, ..Octets::default() }
             }
-            _ => Octets { cell: *cell, sampled: 0.0, stored: cell.bytes },
+            _ => Octets { cell: *cell, sampled: 0.0 },
         };
         all.push((bucket, (counter, octets)));
     }
@@ -522,7 +555,7 @@ fn placed(
         let counter = *known.entry(key).or_insert_with(|| {
             estimation.counter(&namer.counter(exporter, index, *direction, *sampled))
         });
-        let octets = Octets { cell: *cell, sampled: *sampled_bytes, stored: 0.0 };
+        let octets = Octets { cell: *cell, sampled: *sampled_bytes };
         all.push((*bucket, (counter, octets)));
     }
     all
@@ -603,6 +636,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::live::CountedInterval;
+    use crate::row::RowLabel;
     use crate::second::{Strata, remainder_of};
     use crate::shared::Stores;
 
@@ -676,5 +710,91 @@ mod tests {
         let answer = ask(By::Interface, FIRST_S + 15, 30, 1);
         assert_eq!(answer.series.len(), HOST_COUNT as usize);
         assert!(answer.series.iter().all(|(_, sums)| (sums[0].bytes / 3e7 - 1.0).abs() < 0.35));
+    }
+
+    #[test]
+    fn partial_counter_leaves_rest_to_samples() {
+        let total = |bytes, of_samples, seconds, sampled| {
+            let octets = Octets {
+                cell: SumCell { bytes, error_squared: 0.0, seconds },
+                sampled: of_samples,
+            };
+            let stratum = Stratum { sampled, counted: octets.counted(sampled, 60.0) };
+            assert!(stratum.is_counted());
+            stratum.total()
+        };
+        // The counter says half of the samples, in 50 of 60 s; the truth is 60,000.
+        let half = total(50_000.0, 100_000.0, 50.0, Sum::sampled(120_000.0, 1.0));
+        assert!((half.bytes - 70_000.0).abs() < 1e-6, "{half:?}");
+        assert!(half.half_width(0.0) > 10_000.0, "{half:?}");
+        // Twice the samples: 110,000 and the truth is 120,000.
+        let twice = total(100_000.0, 50_000.0, 50.0, Sum::sampled(60_000.0, 1.0));
+        assert!((twice.bytes - 110_000.0).abs() < 1e-6 && twice.half_width(0.0) > 10_000.0);
+        // The exporter stopped in the middle of the minute.
+        let stopped = total(30_000.0, 30_000.0, 30.0, Sum::sampled(30_000.0, 1.0));
+        assert!((stopped.bytes - 30_000.0).abs() < 1e-6 && stopped.half_width(0.0) < 1.0);
+        // No packet was sampled in the time of the counter.
+        let unsampled = total(50_000.0, 0.0, 50.0, Sum::sampled(1_000.0, 1.0));
+        assert!((unsampled.bytes - 51_000.0).abs() < 1.0, "{unsampled:?}");
+    }
+
+    fn vantage(exporter: &str) -> RowVantage {
+        RowVantage { exporter: exporter.into(), host: false, direction: RowDirection::In }
+    }
+
+    /// Answer from a stored minute.
+    fn of_minute(
+        query: &Query,
+        rows: Vec<(SumRow, f64)>,
+        counters: Vec<(SumRow, SumCell)>,
+    ) -> QueryResult {
+        let cell = |bytes| SumCell { bytes, error_squared: 1.0, seconds: 0.0 };
+        let past = StoredRows {
+            rows: rows.into_iter().map(|(row, bytes)| (0, Arc::new(row), cell(bytes))).collect(),
+            counters: counters.into_iter().map(|(row, cell)| (0, Arc::new(row), cell)).collect(),
+            covered: vec![(0, 60.0)],
+        };
+        let span = TimeBuckets { start_s: 0, step_s: 60, buckets: 1 };
+        execute(&shared(), query, span, &past, std::iter::empty(), &[])
+    }
+
+    #[test]
+    fn stored_counter_knows_its_samples() {
+        let at = vantage("192.0.2.1");
+        let counter = SumRow::Counter { at: at.clone(), index: 1, unsampled: false };
+        let counted = SumCell { bytes: 50_000.0, error_squared: 0.0, seconds: 50.0 };
+        let samples = SumRow::CounterSamples { at, index: 1 };
+        let sampled = SumCell { bytes: 100_000.0, ..SumCell::default() };
+        for by in [By::Total, By::Owner, By::Interface] {
+            let rows = vec![(counter.remainder().unwrap(), 120_000.0)];
+            let counters = vec![(counter.clone(), counted), (samples.clone(), sampled)];
+            let answer = of_minute(&Query::of(by), rows, counters);
+            let bytes = answer.series[0].1[0].bytes;
+            assert!((bytes - 70_000.0).abs() < 1e-3, "{by:?}: {bytes}");
+        }
+    }
+
+    #[test]
+    fn parts_do_not_exceed_their_total() {
+        let group = |exporter: &str, label| {
+            let counter = SumRow::Counter { at: vantage(exporter), index: 1, unsampled: false };
+            let mut row = counter.remainder().unwrap();
+            if let SumRow::Group { label: place, .. } = &mut row {
+                *place = label;
+            }
+            row
+        };
+        let (unlabelled, untrusted) = (RowLabel::Unlabelled, RowLabel::Untrusted);
+        for (rows, expected) in [
+            // Each exporter has other traffic.
+            (vec![("a", unlabelled, 100.0), ("b", untrusted, 300.0)], 400.0),
+            // Two exporters have the same traffic.
+            (vec![("a", unlabelled, 100.0), ("b", unlabelled, 100.0)], 100.0),
+        ] {
+            let rows = rows.into_iter().map(|(at, label, bytes)| (group(at, label), bytes));
+            let answer = of_minute(&Query::of(By::Owner), rows.collect(), Vec::new());
+            let parts: f64 = answer.series.iter().map(|(_, sums)| sums[0].bytes).sum();
+            assert_eq!((answer.total[0].bytes, parts), (expected, expected));
+        }
     }
 }

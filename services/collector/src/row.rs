@@ -144,6 +144,13 @@ pub enum SumRow {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unsampled: bool,
     },
+    /// Bytes of the samples in the time that a counter covers.
+    CounterSamples {
+        /// As in the counter's row.
+        at: RowVantage,
+        /// As in the counter's row.
+        index: u32,
+    },
     /// Squared half-width of a counter's 95 % interval, stored in SQLite in place of the bytes.
     CounterError {
         /// As in the counter's row.
@@ -162,6 +169,7 @@ impl SumRow {
             | Self::Host { at, .. }
             | Self::System { at, .. }
             | Self::Counter { at, .. }
+            | Self::CounterSamples { at, .. }
             | Self::CounterError { at, .. } => at,
         }
     }
@@ -196,9 +204,9 @@ impl SumRow {
                 };
                 Some((at, index?))
             }
-            Self::Counter { at, index, .. } | Self::CounterError { at, index } => {
-                Some((at, *index))
-            }
+            Self::Counter { at, index, .. }
+            | Self::CounterSamples { at, index }
+            | Self::CounterError { at, index } => Some((at, *index)),
             Self::Host { .. } | Self::System { .. } => None,
         }
     }
@@ -210,7 +218,9 @@ impl SumRow {
             Self::Group { .. } => RowKind::Group,
             Self::Host { .. } => RowKind::Host,
             Self::System { .. } => RowKind::System,
-            Self::Counter { .. } | Self::CounterError { .. } => RowKind::Counter,
+            Self::Counter { .. } | Self::CounterSamples { .. } | Self::CounterError { .. } => {
+                RowKind::Counter
+            }
         }
     }
 }
@@ -224,7 +234,7 @@ pub enum RowKind {
     Host = 1,
     /// Kind of [`SumRow::System`] rows.
     System = 2,
-    /// Kind of [`SumRow::Counter`] and [`SumRow::CounterError`] rows.
+    /// Kind of rows of counters.
     Counter = 3,
 }
 

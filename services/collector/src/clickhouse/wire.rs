@@ -197,10 +197,11 @@ fn line<'a>(
             line.source_as = source.unwrap_or(0);
             line.destination_as = destination.unwrap_or(0);
         }
-        // Column `sent` marks an unsampled interface in counter rows.
+        // Column `sent` of counter rows: 1 of an unsampled interface, 2 of samples.
         Some(SumRow::Counter { index, unsampled, .. }) => {
             (line.interface, line.sent) = (*index, (*unsampled).into());
         }
+        Some(SumRow::CounterSamples { index, .. }) => (line.interface, line.sent) = (*index, 2),
         Some(SumRow::CounterError { index, .. }) => line.interface = *index,
     }
     line
@@ -360,6 +361,7 @@ fn row(kind: RowKind, line: AnswerLine) -> SumRow {
             source: number(line.source_as),
             destination: number(line.destination_as),
         },
+        RowKind::Counter if line.sent == 2 => SumRow::CounterSamples { at, index: line.interface },
         RowKind::Counter => {
             SumRow::Counter { at, index: line.interface, unsampled: line.sent != 0 }
         }
