@@ -402,7 +402,7 @@ mod tests {
         let sites = (name(), name());
         let version = prop::option::of(prop_oneof![Just(4_u8), Just(6)]);
         let vlan = prop::option::of((0_u16..4095, prop::option::of(0_u16..4095)));
-        (at, 0..4, number(), number(), vlan, version, label, sites, any::<bool>()).prop_map(
+        (at, 0..5, number(), number(), vlan, version, label, sites, any::<bool>()).prop_map(
             |(at, kind, a, b, vlan, version, label, (source, destination), sent)| match kind {
                 0 => SumRow::Group {
                     at,
@@ -417,7 +417,8 @@ mod tests {
                 },
                 1 => SumRow::Host { at, address: source, prefix: destination, sent },
                 2 => SumRow::System { at, source: a, destination: b },
-                _ => SumRow::Counter { at, index: a.unwrap_or(0), unsampled: sent },
+                3 => SumRow::Counter { at, index: a.unwrap_or(0), unsampled: sent },
+                _ => SumRow::CounterSamples { at, index: a.unwrap_or(0) },
             },
         )
     }
