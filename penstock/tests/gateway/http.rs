@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use penstock_testkit::raw::read_response;
 
+use crate::common::site::Operations;
 use crate::common::{seeded, wait_until, write_file};
-use crate::site::{Site, TOKEN};
+use crate::site::{Site, TOKEN, TestRequest};
 
 const END_WITHIN: Duration = Duration::from_secs(20);
 
@@ -322,4 +323,33 @@ fn requests_count_as_transfers() {
     wait_until("the transfer ends with its connection", Duration::from_secs(20), || {
         (site.transfers()[0]["state"] == "done").then_some(())
     });
+}
+
+/// Gateway, API of the agent, API of the controller and its interface of FTS3.
+#[test]
+fn pages_of_other_origins_get_no_permission() {
+    let site = Site::new();
+    fs::write(site.data.join("f"), b"content").unwrap();
+    let controller = Operations::start("[controller.fts]\nstorages = [\"localhost\"]\n");
+    let token = fs::read_to_string(controller.state.join("token")).unwrap();
+    for (address, path, token) in [
+        (site.authority(), "/store/data/f", TOKEN),
+        (site.agent.http.clone(), "/api/v1/transfers", TOKEN),
+        (controller.listen.clone(), "/api/v1/requests", token.trim()),
+        (controller.listen.clone(), "/fts/whoami", token.trim()),
+    ] {
+        let ask = |method: &str| {
+            let request = TestRequest::new(&address, method, path);
+            request.header("origin", "https://elsewhere.example")
+        };
+        let preflight = ask("OPTIONS").header("access-control-request-method", "POST");
+        let preflight = preflight.header("access-control-request-headers", "authorization");
+        let get = ask("GET").token(token).send();
+        assert!(get.status < 300, "{path}: {}", get.text());
+        for response in [preflight.send(), get] {
+            let mut names = response.headers.keys().map(|name| name.as_str());
+            let permission = names.find(|name| name.starts_with("access-control-"));
+            assert_eq!(permission, None, "{path}");
+        }
+    }
 }
