@@ -579,34 +579,6 @@ fn unknown_client_is_refused() {
     );
 }
 
-/// A path in no export for the client is a refusal, whether it exists or not.
-#[test]
-fn path_outside_exports_is_refused() {
-    let env = TestEnv::new();
-    let data = dataset(&env, &[("one", 9000)]);
-    let config = env.path("penstock.toml");
-    let export = |name: &str, who: &str| {
-        format!(
-            "[[export]]\nname = \"/{name}\"\npath = \"root\"\nmode = \"read-write\"\nwho = [\"{who}\"]\n"
-        )
-    };
-    let other = format!("cert:SHA256:{}", "ab".repeat(32));
-    fs::write(&config, export("mine", "owner") + &export("other", &other)).unwrap();
-    let mut serve = env.penstock();
-    serve.args(["serve", "--json", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--config"]);
-    serve.arg(&config);
-    let agent = Agent::spawn(serve);
-    let one = data.join("one");
-    for path in ["other/x", "none/x"] {
-        let push = run(env.penstock().arg("cp").arg(&one).arg(agent.url(path)));
-        fails(&push, 5, "is in no export: use a path below /mine");
-        let pull = run(env.penstock().arg("cp").arg(agent.url(path)).arg(env.path("x")));
-        fails(&pull, 5, "is in no export: use a path below /mine");
-    }
-    let missing = run(env.penstock().arg("cp").arg(agent.url("mine/x")).arg(env.path("x")));
-    fails(&missing, 1, "no such file");
-}
-
 #[test]
 fn invalid_arguments_exit_with_usage() {
     let env = TestEnv::new();

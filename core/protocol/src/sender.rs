@@ -17,8 +17,10 @@ use crate::digest::{Algorithm, Digest, DigestPart};
 use crate::extents::{Extent, Extents};
 use crate::manifest::{Entry, EntryKind, display_path};
 use crate::wire::{self, Bytes};
+use in_flight::InFlight;
 use queue::{DeviceQueue, next_block, next_pack, still_wanted};
 
+mod in_flight;
 mod queue;
 
 /// Limit of entries that are announced and not settled.
@@ -120,14 +122,6 @@ struct OutgoingFile {
     /// Sent in a pack, whose table holds the digest.
     packed: bool,
     ended: bool,
-}
-
-/// Frame that was handed to a stream and is not acknowledged.
-#[derive(Debug)]
-struct InFlight {
-    stream: StreamId,
-    piece: Piece,
-    is_hole: bool,
 }
 
 /// Paths to send, received from the peer in parts.
@@ -760,33 +754,6 @@ impl Sender {
         }
     }
 
-    /// Records that a frame was handed to a stream.
-    pub fn sent(&mut self, stream: StreamId, work: FrameTask) {
-        let FrameTask { sequence, piece } = work;
-        self.in_flight.insert(sequence, InFlight { stream, piece, is_hole: false });
-    }
-
-    /// Records that the frame of a hole, which carries no data, was handed to a stream.
-    pub fn sent_hole(&mut self, stream: StreamId, work: FrameTask) {
-        let FrameTask { sequence, piece } = work;
-        self.in_flight.insert(sequence, InFlight { stream, piece, is_hole: true });
-    }
-
-    /// Requeues the unacknowledged frames of a lost stream; returns their number.
-    pub fn stream_lost(&mut self, stream: StreamId) -> usize {
-        let lost: Vec<_> = self
-            .in_flight
-            .iter()
-            .filter(|(_, frame)| frame.stream == stream)
-            .map(|(sequence, _)| *sequence)
-            .collect();
-        for sequence in &lost {
-            let frame = self.in_flight.remove(sequence).expect("just listed");
-            self.requeue(frame.piece);
-        }
-        lost.len()
-    }
-
     /// Requeues a piece that was read and could not be sent.
     pub fn requeue(&mut self, piece: Piece) {
         let device = match &piece {
@@ -802,12 +769,6 @@ impl Sender {
     #[must_use]
     pub fn is_handed_out(&self, file: u64) -> bool {
         self.files.get(&file).is_none_or(|active| active.ranges.is_empty())
-    }
-
-    /// True if frames of the stream are unacknowledged.
-    #[must_use]
-    pub fn has_unacknowledged(&self, stream: StreamId) -> bool {
-        self.in_flight.values().any(|frame| frame.stream == stream)
     }
 
     /// Queues the driver's measurements for the receiver.

@@ -80,7 +80,7 @@ impl Mix {
                     protocol: HEADER_ETHERNET,
                     frame_length: bytes,
                     stripped: 4,
-                    header: Opaque(&header),
+                    header: Opaque(&header[..header.len().min(bytes as usize - 4)]),
                 });
                 datagrams.extend(self.encoder.flow(self.sequence, &head, &[record]).unwrap());
             }

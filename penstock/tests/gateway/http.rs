@@ -327,19 +327,19 @@ fn requests_count_as_transfers() {
 
 /// Gateway, API of the agent, API of the controller and its interface of FTS3.
 #[test]
-fn pages_of_other_origins_get_no_permission() {
+fn other_origins_get_no_permission() {
     let site = Site::new();
     fs::write(site.data.join("f"), b"content").unwrap();
     let controller = Operations::start("[controller.fts]\nstorages = [\"localhost\"]\n");
     let token = fs::read_to_string(controller.state.join("token")).unwrap();
     for (address, path, token) in [
-        (site.authority(), "/store/data/f", TOKEN),
-        (site.agent.http.clone(), "/api/v1/transfers", TOKEN),
-        (controller.listen.clone(), "/api/v1/requests", token.trim()),
-        (controller.listen.clone(), "/fts/whoami", token.trim()),
+        (site.authority().as_str(), "/store/data/f", TOKEN),
+        (site.agent.http.as_str(), "/api/v1/transfers", TOKEN),
+        (controller.listen.as_str(), "/api/v1/requests", token.trim()),
+        (controller.listen.as_str(), "/fts/whoami", token.trim()),
     ] {
         let ask = |method: &str| {
-            let request = TestRequest::new(&address, method, path);
+            let request = TestRequest::new(address, method, path);
             request.header("origin", "https://elsewhere.example")
         };
         let preflight = ask("OPTIONS").header("access-control-request-method", "POST");

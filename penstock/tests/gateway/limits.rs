@@ -34,12 +34,12 @@ fn is_closed(stream: &TcpStream) -> bool {
 
 #[test]
 fn huge_listings_are_streamed() {
-    const FILES: usize = 40_000;
+    const LISTED_FILES: usize = 40_000;
     // One listing of 24 MB for each client would be 740 MB.
     const GROWTH_MAX: u64 = 100 << 20;
     const SLOW_CLIENTS: usize = 30;
     let site = Site::new();
-    for number in 0..FILES {
+    for number in 0..LISTED_FILES {
         fs::File::create(site.data.join(format!("a-file-with-a-longer-name-{number}"))).unwrap();
     }
     let before = site.resident_bytes();
@@ -56,7 +56,7 @@ fn huge_listings_are_streamed() {
     let listing = site.ask("PROPFIND", "/store/data/", &[("Depth", "1")], b"");
     assert_eq!(listing.status, 207);
     let text = listing.text();
-    assert_eq!(text.matches("<D:response>").count(), FILES + 1);
+    assert_eq!(text.matches("<D:response>").count(), LISTED_FILES + 1);
     assert!(text.trim_end().ends_with("</D:multistatus>"), "it breaks off");
     let growth = site.resident_bytes().saturating_sub(before);
     assert!(growth < GROWTH_MAX, "{growth} bytes more for {} of a listing", text.len());

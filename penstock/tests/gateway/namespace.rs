@@ -162,7 +162,7 @@ fn copied_tree_keeps_links_and_modes() {
 }
 
 #[test]
-fn moved_name_of_one_file_is_gone() {
+fn moved_hard_link_is_gone() {
     let site = Site::new();
     tree(&site.data, &[("a", "content")]);
     fs::hard_link(site.data.join("a"), site.data.join("b")).unwrap();
@@ -172,7 +172,7 @@ fn moved_name_of_one_file_is_gone() {
 }
 
 #[test]
-fn too_deep_tree_is_the_clients_fault() {
+fn too_deep_tree_gets_400() {
     let site = Site::new();
     let deep = ["d"; 300].join("/");
     fs::create_dir_all(site.data.join(&deep)).unwrap();

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use penstock_protocol::link::ControlLink;
-use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{
     Answer, FEATURE_OBSERVE, FEATURE_RDMA, OpenRequest, Opened, Protection, Reconnect, Refusal,
     RefusalKind, Request,
@@ -188,7 +187,7 @@ impl AgentInner {
             session: name,
             caller,
             peer,
-            path: display_path(granted.path.as_bytes()),
+            path: granted.path,
             journal: granted.journal,
             started: SystemTime::now(),
             conditions: self.start_conditions(Some(&granted.end.session().options)),

@@ -20,7 +20,6 @@ use penstock_host::placement::NumaPlacement;
 use penstock_protocol::control::{Placed, Settings, Settled};
 use penstock_protocol::digest::Digest;
 use penstock_protocol::list::PathList;
-use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Opened, Options, Pull, Push, Refusal, RefusalKind, Request};
 use penstock_protocol::proof::SessionKey;
 use penstock_protocol::wire::Bytes;
@@ -178,7 +177,7 @@ impl AgentInner {
             false => place.root.open_dir(OsStr::from_bytes(&place.path)),
         };
         let source = ScanRoot { dir: Arc::new(dir.map_err(failed)?), path: PathBuf::new() };
-        let path = display_path(place.shown.as_bytes());
+        let path = place.shown;
         self.push(caller, to, push, tune, source, path, move |end| {
             end.listed_here(Arc::clone(&files)).expecting(expected.clone())
         })
