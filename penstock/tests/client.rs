@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::site::Operations;
 use common::{
-    Agent, PENSTOCK, RunningCommand, TestEnv, assert_same, fails, is_root, penstock, run, seeded,
+    Agent, PENSTOCK, RunningCommand, TestEnv, assert_same, is_root, penstock, run, seeded,
     wait_until, write_file, write_private,
 };
 
@@ -621,32 +621,4 @@ fn removed_token_ends_its_transfer() {
     let of_alice = ended.iter().find(|one| one["caller"] == "alice").unwrap();
     assert_eq!(of_alice["state"], "failed", "{of_alice}");
     assert!(!env.root.join("alice").exists());
-}
-
-/// A path in no export for the client is a refusal, whether it exists or not.
-#[test]
-fn path_outside_exports_is_refused() {
-    let env = TestEnv::new();
-    let one = env.source.join("one");
-    write_file(&mut seeded(1), &one, 9000);
-    let config = env.path("penstock.toml");
-    let export = |name: &str, who: &str| {
-        format!(
-            "[[export]]\nname = \"/{name}\"\npath = \"root\"\nmode = \"read-write\"\nwho = [\"{who}\"]\n"
-        )
-    };
-    let other = format!("cert:SHA256:{}", "ab".repeat(32));
-    fs::write(&config, export("mine", "owner") + &export("other", &other)).unwrap();
-    let mut serve = env.penstock();
-    serve.args(["serve", "--json", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--config"]);
-    serve.arg(&config);
-    let agent = Agent::spawn(serve);
-    for path in ["other/x", "none/x"] {
-        let push = run(env.penstock().arg("cp").arg(&one).arg(agent.url(path)));
-        fails(&push, 5, "is in no export: use a path below /mine");
-        let pull = run(env.penstock().arg("cp").arg(agent.url(path)).arg(env.path("x")));
-        fails(&pull, 5, "is in no export: use a path below /mine");
-    }
-    let missing = run(env.penstock().arg("cp").arg(agent.url("mine/x")).arg(env.path("x")));
-    fails(&missing, 1, "no such file");
 }

@@ -322,7 +322,7 @@ impl AccessRules {
         } else {
             format!("{path} is in no export: use a path below {}", names.join(" or "))
         };
-        Refusal::new(RefusalKind::Permission, text)
+        Refusal::new(RefusalKind::NotFound, text)
     }
 }
 

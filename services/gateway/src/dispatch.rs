@@ -180,25 +180,14 @@ impl Gateway {
         }
         match self.keeper.place(caller, path, access) {
             Ok(place) => Ok(Some(place)),
-            Err(refusal)
-                if refusal.kind == RefusalKind::Permission && self.is_outside(caller, path) =>
-            {
+            Err(refusal) if refusal.kind == RefusalKind::NotFound => {
                 match self.members_of(caller, path).is_empty() {
-                    true => Err(Refusal { kind: RefusalKind::NotFound, ..refusal }),
+                    true => Err(refusal),
                     false => Ok(None),
                 }
             }
             Err(refusal) => Err(refusal),
         }
-    }
-
-    /// True if a path is in no export that `caller` may use: to HTTP it does not exist, as no other export does.
-    fn is_outside(&self, caller: &Caller, path: &[u8]) -> bool {
-        let is_below = |export: &str| {
-            let rest = path.strip_prefix(export.trim_end_matches('/').as_bytes());
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
-        };
-        !self.keeper.exports(caller).iter().any(|export| is_below(export))
     }
 
     /// Resolves the path of a request that writes.

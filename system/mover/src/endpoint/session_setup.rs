@@ -171,9 +171,7 @@ impl SessionBuilder<'_> {
         let mut missing = Vec::new();
         for path in &pull.sources {
             let place = match self.keeper.place(self.caller, &path.0, PathAccess::Read) {
-                Err(refusal)
-                    if matches!(refusal.kind, RefusalKind::NotFound | RefusalKind::Permission) =>
-                {
+                Err(refusal) if refusal.kind == RefusalKind::NotFound => {
                     missing.push((display_path(&path.0), refusal));
                     continue;
                 }
