@@ -586,7 +586,7 @@ fn embedded_experiments_run_anywhere() {
     let unknown = run(&["run", "no-such"]);
     let why = String::from_utf8(unknown.stderr).unwrap();
     assert_eq!(unknown.status.code(), Some(2));
-    assert!(why.contains("there are buffers, "), "{why}");
+    assert!(why.contains("there are aidtn, buffers, "), "{why}");
     let nowhere = run(&["run", "heps-fabric", "--output", "no/such"]);
     assert_eq!(nowhere.status.code(), Some(2));
 }
