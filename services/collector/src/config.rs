@@ -344,12 +344,6 @@ fn check_repetitions(table: &CollectorTable, file: &ConfigFile) -> Result<(), Co
             return Err(file.error_at(rule.span().start, fault));
         }
     }
-    let is_empty =
-        |listeners: &Option<Vec<SocketAddr>>| listeners.as_ref().is_some_and(Vec::is_empty);
-    if is_empty(&table.sflow) && is_empty(&table.ipfix) && is_empty(&table.fireflies) {
-        let fault = "[collector] has no listener: give sflow, ipfix or fireflies an address";
-        return Err(file.error(fault));
-    }
     Ok(())
 }
 
@@ -502,7 +496,6 @@ mod tests {
             (site("a", "2001:db8::1/32"), Some(4), "write 2001:db8::/32"),
             (alert("150%"), Some(2), "a share is at most 1 (100%)"),
             (twice(alert("10%")), Some(6), "alert 'a' is given twice"),
-            ("sflow = []\nipfix = []\nfireflies = []\n".to_owned(), None, "has no listener"),
         ] {
             let found = fault(&table);
             let at = line.map_or(":".to_owned(), |line| format!(":{line}:"));
