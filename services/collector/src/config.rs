@@ -485,20 +485,20 @@ mod tests {
         };
         let twice = |text: String| format!("{text}{text}");
         for (table, line, words) in [
-            (exporter("sampling_rate = 0\n"), Some(4), "nonzero"),
-            (twice(exporter("")), Some(4), "exporter 192.0.2.1 is given twice"),
+            (exporter("sampling_rate = 0\n"), 4, "nonzero"),
+            (twice(exporter("")), 4, "exporter 192.0.2.1 is given twice"),
             (
                 site("a", "192.0.2.0/24") + &site("b", "192.0.2.0/24"),
-                Some(5),
+                5,
                 "site 'b': network 192.0.2.0/24",
             ),
-            (site("a", "10.0.0.1/8"), Some(4), "write 10.0.0.0/8"),
-            (site("a", "2001:db8::1/32"), Some(4), "write 2001:db8::/32"),
-            (alert("150%"), Some(2), "a share is at most 1 (100%)"),
-            (twice(alert("10%")), Some(6), "alert 'a' is given twice"),
+            (site("a", "10.0.0.1/8"), 4, "write 10.0.0.0/8"),
+            (site("a", "2001:db8::1/32"), 4, "write 2001:db8::/32"),
+            (alert("150%"), 2, "a share is at most 1 (100%)"),
+            (twice(alert("10%")), 6, "alert 'a' is given twice"),
         ] {
             let found = fault(&table);
-            let at = line.map_or(":".to_owned(), |line| format!(":{line}:"));
+            let at = format!(":{line}:");
             assert!(found.starts_with(&at) && found.contains(words), "{table}: {found}");
         }
     }

@@ -75,6 +75,8 @@ pub(crate) const REPORTS: &[(&str, &str)] = reports![
     "heps-fabric",
     "heps-growth",
     "lossy-path",
+    "nvmeof-lab",
+    "nvmeof-streaming",
     "roce-wan",
     "sc14-single-server",
     "sc23-streams",
