@@ -208,10 +208,11 @@ fn stored(file: &File, stat: &Stat, algorithm: Algorithm) -> Option<Digest> {
 /// Resolution of modification times: a tick of the kernel, at most 10 ms.
 const CLOCK_TICK: Duration = Duration::from_millis(10);
 
-/// Waits for a file to have been left alone for two ticks of its clock.
+/// Most waits of a tick for a file that is being written.
 const SETTLE_ATTEMPTS_MAX: u32 = 50;
 
-/// Returns the state of a file once its modification time tells it from any later one: two writes within a tick have one time.
+/// Returns the state of a file that was last written two ticks ago or more: a later write changes its modification time, where two
+/// writes within a tick leave one time.
 ///
 /// # Errors
 /// When the file is written all the time.
