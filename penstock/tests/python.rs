@@ -1,6 +1,7 @@
 //! The Python package of `python/`: its suites with the built binary, its notebooks, types and style.
 //!
-//! They run in a virtual environment in `target/python`, which is made once for a list of versions.
+//! They run in a virtual environment in `target/python`, the operator of Airflow in `target/airflow`; each is made once
+//! for a list of versions.
 
 mod common;
 
@@ -26,12 +27,35 @@ fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// Returns the directory of the programs of the virtual environment. `None`, reported, where it cannot be made.
-fn programs() -> Option<PathBuf> {
+/// A virtual environment.
+struct PythonEnvironment {
+    /// Name of its folder in `target`.
+    name: &'static str,
+    /// File with its versions, in `python`.
+    requirements: &'static str,
+    /// Folder of the plug-in that is installed in it, in `python`.
+    plugin: &'static str,
+}
+
+const CLIENT_ENVIRONMENT: PythonEnvironment = PythonEnvironment {
+    name: "python",
+    requirements: "requirements-test.txt",
+    plugin: "plugins/snakemake",
+};
+
+/// Apart from the client's: the hundred packages of Airflow would bind the versions of the others.
+const AIRFLOW_ENVIRONMENT: PythonEnvironment = PythonEnvironment {
+    name: "airflow",
+    requirements: "requirements-airflow.txt",
+    plugin: "plugins/airflow",
+};
+
+/// Returns the directory of the programs of a virtual environment. `None`, reported, where it cannot be made.
+fn programs(environment: &PythonEnvironment) -> Option<PathBuf> {
     let _installing = INSTALLATION.lock().unwrap_or_else(PoisonError::into_inner);
-    let directory = folder().join("../target/python");
+    let directory = folder().join("../target").join(environment.name);
     let programs = directory.join("bin");
-    let requirements = folder().join("requirements-test.txt");
+    let requirements = folder().join(environment.requirements);
     let wanted = fs::read_to_string(&requirements).unwrap();
     let installed = directory.join("installed.txt");
     if fs::read_to_string(&installed).is_ok_and(|text| text == wanted) {
@@ -44,14 +68,12 @@ fn programs() -> Option<PathBuf> {
     };
     let made = succeeds(Command::new(INTERPRETER).args(["-m", "venv"]).arg(&directory))
         && succeeds(pip().arg("-r").arg(&requirements))
-        && [folder(), folder().join("plugins/snakemake")].iter().all(|package| {
+        && [folder(), folder().join(environment.plugin)].iter().all(|package| {
             succeeds(pip().args(["--no-deps", "--no-build-isolation", "-e"]).arg(package))
         });
     if !made {
-        skip(
-            Requirement::Program,
-            "the packages of python/requirements-test.txt (python3-venv, PyPI)",
-        );
+        let file = environment.requirements;
+        skip(Requirement::Program, &format!("the packages of python/{file} (python3-venv, PyPI)"));
         return None;
     }
     fs::write(&installed, wanted).unwrap();
@@ -78,8 +100,8 @@ fn passes(output: &Output) {
 }
 
 /// Runs files of tests; what they skip is listed with the skipped tests of the workspace.
-fn pytest(arguments: &[&str]) {
-    let Some(programs) = programs() else { return };
+fn pytest(environment: &PythonEnvironment, arguments: &[&str]) {
+    let Some(programs) = programs(environment) else { return };
     let scratch = tempfile::tempdir().unwrap();
     let base = format!("--basetemp={}", scratch.path().join("pytest").display());
     let output = run(&programs, "pytest", &[&["-q", "--tb=short", &base], arguments].concat());
@@ -92,22 +114,29 @@ fn pytest(arguments: &[&str]) {
 
 #[test]
 fn client_suite_passes() {
-    pytest(&["--ignore=tests/test_fsspec.py", "--ignore=tests/test_libraries.py"]);
+    let others = ["fsspec", "libraries", "airflow"];
+    let others = others.map(|name| format!("--ignore=tests/test_{name}.py"));
+    pytest(&CLIENT_ENVIRONMENT, &others.each_ref().map(String::as_str));
 }
 
 #[test]
 fn filesystem_suite_passes() {
-    pytest(&["tests/test_fsspec.py", "tests/test_libraries.py"]);
+    pytest(&CLIENT_ENVIRONMENT, &["tests/test_fsspec.py", "tests/test_libraries.py"]);
 }
 
 #[test]
 fn notebooks_execute() {
-    pytest(&["--nbmake", "--nbmake-timeout=120", "notebooks"]);
+    pytest(&CLIENT_ENVIRONMENT, &["--nbmake", "--nbmake-timeout=120", "notebooks"]);
+}
+
+#[test]
+fn airflow_tasks_move_files() {
+    pytest(&AIRFLOW_ENVIRONMENT, &["tests/test_airflow.py"]);
 }
 
 #[test]
 fn sources_are_typed_and_formatted() {
-    let Some(programs) = programs() else { return };
+    let Some(programs) = programs(&CLIENT_ENVIRONMENT) else { return };
     for (program, arguments) in [
         ("ruff", &["check", "."][..]),
         ("ruff", &["format", "--check", "."][..]),
