@@ -3,14 +3,25 @@
 //! They run in a virtual environment in `target/python`, the operator of Airflow in `target/airflow`; each is made once
 //! for a list of versions.
 
+// It has more than this program needs.
+#[allow(dead_code)]
+#[path = "dashboard/browser.rs"]
+mod browser;
 mod common;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use penstock_testkit::{Requirement, skip};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::browser::Browser;
+use crate::common::wait_until;
 
 /// Interpreter of the virtual environment: that of the system, for which the versions are chosen.
 const INTERPRETER: &str = "/usr/bin/python3";
@@ -127,6 +138,111 @@ fn filesystem_suite_passes() {
 #[test]
 fn notebooks_execute() {
     pytest(&CLIENT_ENVIRONMENT, &["--nbmake", "--nbmake-timeout=120", "notebooks"]);
+}
+
+/// Notebook whose requests progress under the eyes of the reader.
+const LIVE_NOTEBOOK: &str = "campaign-with-deadlines.ipynb";
+
+/// JupyterLab with a copy of that notebook. When dropped it ends its kernels, and those the daemons of the notebook.
+struct JupyterLab {
+    server: Child,
+    url: String,
+    _directory: TempDir,
+}
+
+impl JupyterLab {
+    fn start(programs: &Path) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let [files, settings, runtime] = ["files", "settings", "runtime"].map(|name| {
+            let path = directory.path().join(name);
+            fs::create_dir(&path).unwrap();
+            path
+        });
+        let notebooks = folder().join("notebooks");
+        fs::copy(notebooks.join(LIVE_NOTEBOOK), files.join(LIVE_NOTEBOOK)).unwrap();
+        symlink(notebooks.join("playground.py"), files.join("playground.py")).unwrap();
+        let overrides = json!({
+            "@jupyterlab/apputils-extension:notification": { "fetchNews": "false", "checkForUpdates": false },
+            // Else cells outside the window are not in the document.
+            "@jupyterlab/notebook-extension:tracker": { "windowingMode": "none" },
+        });
+        fs::write(settings.join("overrides.json"), overrides.to_string()).unwrap();
+        let log = directory.path().join("log");
+        let mut server = Command::new(programs.join("jupyter-lab"))
+            .args(["--no-browser", "--allow-root", "--expose-app-in-browser"])
+            .args(["--ServerApp.ip=127.0.0.1", "--ServerApp.port=0", "--IdentityProvider.token="])
+            .arg(format!("--LabApp.app_settings_dir={}", settings.display()))
+            .arg(format!("--ServerApp.root_dir={}", files.display()))
+            .env("HOME", directory.path())
+            .env("JUPYTER_RUNTIME_DIR", &runtime)
+            .env("PENSTOCK_BINARY", common::PENSTOCK)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .current_dir(&files)
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let file = runtime.join(format!("jpserver-{}.json", server.id()));
+        let url = wait_until("JupyterLab serves", Duration::from_secs(60), || {
+            let ended = server.try_wait().unwrap();
+            assert!(ended.is_none(), "{}", fs::read_to_string(&log).unwrap());
+            let facts: Value = serde_json::from_slice(&fs::read(&file).ok()?).ok()?;
+            facts["url"].as_str().map(str::to_owned)
+        });
+        Self { server, url, _directory: directory }
+    }
+}
+
+impl Drop for JupyterLab {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").arg(self.server.id().to_string()).status();
+        let _ = self.server.wait();
+    }
+}
+
+/// Bars of requests in the page, each with its state and percentage: `bars()`; and all that were ever shown: `window.seen`.
+const BARS: &str = "
+    window.bars = () => [...document.querySelectorAll('.jp-OutputArea-output [role=progressbar]')].map((bar) => ({
+        state: bar.parentElement.querySelector('code').innerText,
+        percent: Number(bar.ariaValueNow),
+        width: bar.clientWidth,
+        filled: bar.firstElementChild.getBoundingClientRect().width,
+        colour: getComputedStyle(bar.firstElementChild).backgroundColor,
+    }));
+    window.seen = [];
+    new MutationObserver(() => window.seen.push(...bars()))
+        .observe(document.body, { subtree: true, childList: true, attributes: true });
+";
+
+#[test]
+fn jupyterlab_shows_progress_in_place() {
+    let Some(programs) = programs(&CLIENT_ENVIRONMENT) else { return };
+    let lab = JupyterLab::start(&programs);
+    let mut browser = Browser::start(1000, 1600);
+    // Commands go to the notebook that has the focus.
+    browser.call("Emulation.setFocusEmulationEnabled", json!({ "enabled": true }));
+    browser.open(&format!("{}lab/tree/{LIVE_NOTEBOOK}", lab.url));
+    browser.sees("Python 3 (ipykernel) | Idle");
+    browser.ask(BARS);
+    browser.ask("void jupyterapp.commands.execute('notebook:run-all-cells').then((good) => { window.good = good; })");
+    browser.until(
+        "seen.some((bar) => bar.state === 'active' && bar.percent > 0 && bar.percent < 100)",
+    );
+    for done in 1..=4 {
+        browser.until(&format!("bars().filter((bar) => bar.state === 'done').length >= {done}"));
+    }
+    browser.until("window.good");
+    browser.ask("[...document.querySelectorAll('[role=progressbar]')].at(-2).scrollIntoView({ block: 'end' })");
+    browser.picture("jupyterlab");
+    let bars = browser.ask("bars()");
+    let bars = bars.as_array().unwrap();
+    // The request that the notebook shows after its submission, and one bar for each of the four that it waited for.
+    assert_eq!(bars.len(), 5, "{bars:?}");
+    for bar in &bars[1..] {
+        assert_eq!((&bar["percent"], &bar["colour"]), (&json!(100), &json!("rgb(46, 125, 50)")));
+        assert!(bar["width"].as_f64() > Some(200.0), "{bar}");
+        assert_eq!(bar["filled"].as_f64(), bar["width"].as_f64());
+    }
 }
 
 #[test]
