@@ -16,7 +16,7 @@ pub mod package;
 mod program;
 pub mod sbom;
 pub mod simulate;
-mod static_build;
+pub mod static_build;
 pub mod suite;
 pub mod tidy;
 

@@ -1,4 +1,4 @@
-//! Static release build of `penstock`: it starts on any Linux, in an image without files too.
+//! Static release builds, of `penstock` above all: they start on any Linux, in an image without files too.
 //!
 //! The C library is glibc's static one; names of hosts are resolved without its plug-ins. Paths of this machine are
 //! replaced, so that the same sources give the same binary in any folder.
@@ -13,11 +13,19 @@ use crate::program::output_text;
 /// Named, so that build scripts and macros are built without the flags.
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Builds the binary and strips it; returns its path.
+/// Builds `penstock` and strips it; returns its path.
 ///
 /// # Errors
 /// When the build fails.
 pub(crate) fn build(root: &Path) -> Result<PathBuf> {
+    build_program(root, "penstock")
+}
+
+/// Builds the program of a package of the same name and strips it; returns its path.
+///
+/// # Errors
+/// When the build fails.
+pub fn build_program(root: &Path, name: &str) -> Result<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home
         .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")))
@@ -26,15 +34,17 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let rust = mapped.map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
     let c = mapped.map(|(from, to)| format!("-ffile-prefix-map={}={to}", from.display()));
     let status = Command::new("cargo")
-        .args(["build", "--release", "--locked", "--package", "penstock", "--target", TARGET])
+        .args(["build", "--release", "--locked", "--package", name, "--target", TARGET])
         .current_dir(root)
         .env("RUSTFLAGS", format!("-C target-feature=+crt-static {}", rust.join(" ")))
         .env("CFLAGS", c.join(" "))
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        // The path below is that of the folder's own target.
+        .env_remove("CARGO_TARGET_DIR")
         .status()
         .context("cannot run cargo")?;
     ensure!(status.success(), "the static build failed");
-    let binary = root.join("target").join(TARGET).join("release/penstock");
+    let binary = root.join("target").join(TARGET).join("release").join(name);
     let status = Command::new(root.join("tools/strip.sh")).arg(&binary).status();
     ensure!(status.context("cannot run tools/strip.sh")?.success(), "tools/strip.sh failed");
     Ok(binary)

@@ -1,13 +1,14 @@
 //! The packages of `deploy/packages`: same bytes twice, lintian, and installation, upgrade and removal of deb and rpm in a mount namespace.
 //!
-//! A small program stands for the binary: compressing the real one takes minutes.
+//! A small program stands for the binary: building and compressing the real one takes minutes.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use penstock_testkit::{Requirement, is_root, missing_program, skip};
-use xtask::{package, workspace_root};
+use xtask::{package, static_build, workspace_root};
 
 /// Writes a man page and a line of completions, as `penstock generate` does.
 const PROGRAM: &str = r##"
@@ -136,6 +137,57 @@ fn two_builds_are_equal() {
     for (one, two) in one.iter().zip(&two) {
         assert!(fs::read(one).unwrap() == fs::read(two).unwrap(), "{} differs", one.display());
     }
+}
+
+/// Writes a workspace of a program and a library, with files of the paths of its sources in both, and the release
+/// profile of this one.
+fn workspace(folder: &Path) {
+    let manifest = fs::read_to_string(workspace_root().join("Cargo.toml")).unwrap();
+    let manifest: toml::Table = manifest.parse().unwrap();
+    let profile = toml::to_string(&manifest["profile"]["release"]).unwrap();
+    let package = |name: &str| {
+        format!("[package]\nname = \"{name}\"\nedition = \"2024\"\nversion = \"0.1.0\"\n")
+    };
+    let program =
+        package("program") + "[dependencies]\nlibrary = { path = \"library\" }\n[workspace]\n";
+    for (path, text) in [
+        ("Cargo.toml", program + "[profile.release]\n" + &profile),
+        (
+            "src/main.rs",
+            "fn main() { println!(\"{} {}\", file!(), library::half(std::env::args().count())); }"
+                .into(),
+        ),
+        ("library/Cargo.toml", package("library")),
+        (
+            "library/src/lib.rs",
+            "pub fn half(count: usize) -> usize { assert!(count % 2 == 0, \"odd\"); count / 2 }"
+                .into(),
+        ),
+    ] {
+        let file = folder.join(path);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+    fs::copy(workspace_root().join("rust-toolchain.toml"), folder.join("rust-toolchain.toml"))
+        .unwrap();
+    symlink(workspace_root().join("tools"), folder.join("tools")).unwrap();
+    good(Command::new("cargo").args(["generate-lockfile", "--offline"]).current_dir(folder));
+}
+
+/// The binary and its symbols do not depend on the folder of the sources, whose path has another length, too.
+#[test]
+fn static_build_ignores_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, two] = ["one", "the/second"].map(|name| {
+        let folder = folder.path().join(name);
+        workspace(&folder);
+        let program = static_build::build_program(&folder, "program").unwrap();
+        let symbols = program.with_extension("debug");
+        [program, symbols].map(|file| fs::read(file).unwrap())
+    });
+    assert!(one == two, "two builds differ");
+    let path = folder.path().to_string_lossy().into_owned();
+    assert!(one.iter().all(|file| !file.windows(path.len()).any(|part| part == path.as_bytes())));
 }
 
 #[test]
