@@ -24,6 +24,7 @@ mod local;
 pub(crate) mod location;
 mod plan;
 mod show;
+pub(crate) use show::transport_line;
 mod sources;
 mod ssh_remote;
 mod third_party;

@@ -12,6 +12,7 @@ use penstock_agent::http::tuning::TuningFacts;
 use penstock_agent::submitted::TransferStatus;
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 
+use crate::cp::transport_line;
 use crate::credentials::{self, AgentAddress, Service};
 use crate::exit::{Code, CommandFailure, OrExit, say};
 use crate::json::copy::{Changed, Copy, TransferListJson};
@@ -361,9 +362,14 @@ fn watch(http: Option<&str>, json: bool, mut output: impl Write) -> Result<Code,
 fn print_one(row: TransferRow, json: bool, mut output: impl Write) -> Result<Code, CommandFailure> {
     if json {
         writeln!(output, "{}", serde_json::to_string(&row.into_json()).context("plain data")?)?;
-    } else {
-        output.write_all(listed(&[row]).as_bytes())?;
+        return Ok(Code::Done);
     }
+    let TransferFacts { transport, transport_reason, .. } = &row.transfer;
+    let transport = transport.as_deref().unwrap_or_default();
+    let reason = transport_reason.as_deref();
+    let line = reason.map(|reason| transport_line(transport, &printable(reason)));
+    output.write_all(listed(&[row]).as_bytes())?;
+    line.map_or(Ok(()), |line| writeln!(output, "{line}"))?;
     Ok(Code::Done)
 }
 

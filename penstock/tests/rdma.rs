@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use penstock_testkit::http::{TestRequest, TestResponse};
 use penstock_testkit::roce::RocePair;
 use penstock_testkit::{Requirement, skip};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use common::{
     Agent, CommandOutcome, PENSTOCK, RunningCommand, TestEnv, assert_same, fails, run, seeded,
-    wait_until, write_file,
+    wait_until, write_file, write_tree,
 };
 
 /// `penstock nettest --listen`, killed when dropped.
@@ -244,7 +245,7 @@ fn impossible_rdma_is_refused() {
     let integrity = ["--protect", "integrity"];
     refused(&[&integrity[..], &[&source, &target]].concat(), "another host");
     let between = ["penstock://127.0.0.1:1/a", "penstock://127.0.0.2:1/"];
-    refused(&[&integrity[..], &between].concat(), "between two remote places");
+    refused(&between, "add --protect integrity");
 }
 
 #[test]
@@ -259,6 +260,166 @@ fn auto_with_encryption_uses_tcp() {
         done.json["transport_reason"],
         "RDMA does not encrypt, and full protection was asked for"
     );
+}
+
+/// Two agents, of which the first has files and can log in to the second.
+struct AgentPair {
+    source: TestEnv,
+    destination: TestEnv,
+    from: Agent,
+    to: Agent,
+}
+
+impl AgentPair {
+    fn at(addresses: [&str; 2]) -> Self {
+        let [source, destination] = [(); 2].map(|()| TestEnv::new());
+        write_tree(&mut seeded(22), &source.root.join("data"), 2, 30);
+        let start = |env: &TestEnv, address: &str| {
+            Agent::start(&env.state, &env.root, &format!("{address}:0"), &[])
+        };
+        let (from, to) = (start(&source, addresses[0]), start(&destination, addresses[1]));
+        let mut login = source.penstock();
+        login.args(["login", &to.listen, "--token", &token(&destination)]);
+        run(login.args(["--fingerprint", &to.fingerprint])).good();
+        Self { source, destination, from, to }
+    }
+
+    /// Copy from the first agent to the second that this process requests.
+    fn copy(&self, transport: &str) -> Command {
+        let mut command = self.source.cp(&flags(transport));
+        command.args([self.from.url("data"), self.to.url("in/")]);
+        command
+    }
+
+    /// Copy to the second agent that is submitted to the first.
+    fn submit(&self, transport: &str, encrypt: bool) -> TestResponse {
+        let remote = json!({"token": token(&self.destination), "fingerprint": self.to.fingerprint});
+        let body = json!({"source": "/data", "destination": self.to.url("in/"), "recursive": true,
+            "remote": remote, "encrypt": encrypt, "transport": transport});
+        let request = TestRequest::new(&self.from.http, "POST", "/api/v1/transfers");
+        request.token(&token(&self.source)).json(&body).send()
+    }
+
+    /// A transfer that was submitted, at its end.
+    fn end(&self, submitted: &TestResponse) -> Value {
+        assert_eq!(submitted.status, 201, "{}", submitted.text());
+        let path = format!("/api/v1/transfers/{}", submitted.json()["id"]);
+        wait_until("it ends", Duration::from_secs(120), || {
+            let request = TestRequest::new(&self.from.http, "GET", &path);
+            let one = request.token(&token(&self.source)).send().json();
+            let is_running = ["waiting", "running"].contains(&one["state"].as_str()?);
+            (!is_running).then_some(one)
+        })
+    }
+
+    fn assert_copied(&self) {
+        assert_same(&self.source.root.join("data"), &self.destination.root.join("in/data"));
+    }
+}
+
+fn token(env: &TestEnv) -> String {
+    fs::read_to_string(env.state.join("token")).unwrap().trim().to_owned()
+}
+
+/// True for the reason of a host without a device.
+fn names_remedy(reason: &str) -> bool {
+    reason.contains("rdma link add") || reason.contains("libibverbs1")
+}
+
+#[test]
+fn agents_without_device_use_tcp() {
+    if has_devices() {
+        return;
+    }
+    let agents = AgentPair::at(["127.0.0.1"; 2]);
+    let done = run(agents.copy("auto")).good();
+    assert_eq!(done.json["transport"], "tcp", "{done:?}");
+    let reason = done.json["transport_reason"].as_str().unwrap_or_default();
+    // The source's host has no device.
+    assert!(reason.starts_with(&agents.from.listen) && names_remedy(reason), "{reason}");
+    agents.assert_copied();
+    let listed = agents.from.transfers(&agents.source.state);
+    assert_eq!(listed[0]["transport"], "tcp", "{listed:?}");
+    assert!(listed[0]["transport_reason"].as_str().is_some_and(names_remedy), "{listed:?}");
+    let received = agents.to.transfers(&agents.destination.state);
+    assert_eq!(received[0]["transport"], "tcp", "{received:?}");
+}
+
+#[test]
+fn required_rdma_between_agents_fails() {
+    if has_devices() {
+        return;
+    }
+    let agents = AgentPair::at(["127.0.0.1"; 2]);
+    let done = run(agents.copy("rdma"));
+    fails(&done, 1, "--transport auto copies by TCP");
+    assert!(names_remedy(&done.error) && done.error.contains(&agents.from.listen), "{done:?}");
+    assert_eq!(done.json["moved_bytes"], 0, "{done:?}");
+}
+
+#[test]
+fn encrypted_copies_of_agents_use_tcp() {
+    let agents = AgentPair::at(["127.0.0.1"; 2]);
+    let mut copy = agents.source.cp(&["-r", "--transport", "auto"]);
+    let done = run(copy.args([agents.from.url("data"), agents.to.url("in/")])).good();
+    assert_eq!(done.json["transport"], "tcp", "{done:?}");
+    let reason = done.json["transport_reason"].as_str().unwrap_or_default();
+    assert!(reason.ends_with("full protection was asked for"), "{reason}");
+    let done = agents.end(&agents.submit("auto", true));
+    let reason = done["transport_reason"].as_str().unwrap_or_default();
+    assert!(reason.ends_with("full protection was asked for"), "{done}");
+    let refused = agents.submit("rdma", true);
+    let error = &refused.json()["errors"][0];
+    assert_eq!((refused.status, &error["pointer"]), (422, &json!("/transport")), "{error}");
+}
+
+#[test]
+fn submitted_copy_states_its_transport() {
+    if has_devices() {
+        return;
+    }
+    let agents = AgentPair::at(["127.0.0.1"; 2]);
+    let failed = agents.end(&agents.submit("rdma", false));
+    let error = failed["submitted"]["error"].as_str().unwrap_or_default();
+    assert_eq!(failed["state"], "failed", "{failed}");
+    assert!(names_remedy(error) && error.contains("by TCP then"), "{error}");
+    assert_eq!(failed["transport"], Value::Null, "{failed}");
+    let done = agents.end(&agents.submit("auto", false));
+    assert_eq!((&done["state"], &done["transport"]), (&json!("done"), &json!("tcp")), "{done}");
+    assert!(done["transport_reason"].as_str().is_some_and(names_remedy), "{done}");
+    agents.assert_copied();
+    let mut show = agents.source.penstock();
+    show.args(["transfers", "show", &done["id"].to_string(), "--http", &agents.from.http]);
+    let text = String::from_utf8(show.output().unwrap().stdout).unwrap();
+    assert!(text.contains("\n  data by TCP: "), "{text}");
+}
+
+#[test]
+fn agents_copy_by_rdma() {
+    let Some(pair) = RocePair::new() else { return };
+    pair.delay(Duration::from_millis(2));
+    let agents = AgentPair::at([RocePair::FIRST_ADDRESS, RocePair::SECOND_ADDRESS]);
+    let before = pair.sent_packets();
+    let mut copy = agents.copy("rdma");
+    let done = run(copy.args(["--from", RocePair::FIRST_ADDRESS])).good();
+    assert_eq!(done.json["transport"], "rdma", "{done:?}");
+    let reason = done.json["transport_reason"].as_str().unwrap_or_default();
+    assert!(reason.starts_with(&format!("{}: rxe0 ", agents.from.listen)), "{reason}");
+    agents.assert_copied();
+    let packets = pair.sent_packets() - before;
+    assert!(packets >= done.number("moved_bytes") / 4096, "{packets}");
+    let received = agents.to.transfers(&agents.destination.state);
+    assert_eq!(received[0]["transport"], "rdma", "{received:?}");
+}
+
+#[test]
+fn submitted_copy_goes_by_rdma() {
+    let Some(_pair) = RocePair::new() else { return };
+    let agents = AgentPair::at([RocePair::FIRST_ADDRESS, RocePair::SECOND_ADDRESS]);
+    let done = agents.end(&agents.submit("auto", false));
+    println!("{done}");
+    assert_eq!((&done["state"], &done["transport"]), (&json!("done"), &json!("rdma")), "{done}");
+    agents.assert_copied();
 }
 
 /// Two devices, an agent at the second, and 500 files.

@@ -18,6 +18,12 @@ pub const FEATURE_RDMA: &str = "rdma";
 /// Wish of the requester of a third-party copy that names its streams: the source's agent lists what its tuner would change.
 pub const FEATURE_OBSERVE: &str = "observe";
 
+/// Feature of a third-party copy: the source's agent may carry the data by RDMA, and reports which transport it uses.
+pub const FEATURE_TRANSPORT_AUTO: &str = "transport-auto";
+
+/// Feature of a third-party copy: as [`FEATURE_TRANSPORT_AUTO`], but the copy fails where RDMA is not possible.
+pub const FEATURE_TRANSPORT_RDMA: &str = "transport-rdma";
+
 /// Random identifier of a session.
 pub type SessionId = [u8; 16];
 

@@ -162,6 +162,17 @@ wire_struct! {
     }
 }
 
+wire_struct! {
+    /// Transport of the data streams of a third-party copy.
+    #[derive(Debug, Clone, Default, PartialEq, Eq)]
+    pub struct TransportReport {
+        /// `tcp`, `rdma` or `mixed`; empty before the first stream.
+        pub name: String,
+        /// Reason for this transport, as the source states it; empty before there is one.
+        pub reason: String,
+    }
+}
+
 wire_enum! {
     /// Final result of a third-party copy.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,6 +202,8 @@ wire_enum! {
         Placed(Vec<Placed>) = 3,
         /// Result of the copy; the last message.
         Ended(Ended) = 4,
+        /// Transport of the streams, when it changes; only to a requester that left the choice or asked for RDMA.
+        Transport(TransportReport) = 6,
     }
 }
 
@@ -234,6 +247,10 @@ mod tests {
             FromSource::Progress(Box::new(progress)),
             FromSource::Errors(errors),
             FromSource::Ended(Ended::Forgotten("restarted".into())),
+            FromSource::Transport(TransportReport {
+                name: "mixed".into(),
+                reason: "UDP port 4791".into(),
+            }),
         ] {
             let bytes = wire::encode(&message);
             let back: FromSource = wire::decode(&bytes).expect("what was encoded");

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
-use penstock_agent::http::api::{TransferChange, TransferFacts};
+use penstock_agent::http::api::{TransferChange, TransferFacts, non_empty};
 use penstock_agent::submitted::TransferStatus;
 use penstock_protocol::control::Settings;
 use penstock_protocol::manifest::display_path;
@@ -108,6 +108,8 @@ impl ControlSocket {
             bound_by: now.bound_by.to_owned(),
             engine: now.engines.0,
             retransmits: now.retransmits,
+            transport: non_empty(now.transport),
+            transport_reason: non_empty(now.transport_reason),
             scitag: None,
             owner: None,
             activity: None,

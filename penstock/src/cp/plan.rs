@@ -304,10 +304,6 @@ fn refuse_impossible_rdma(args: &CpArgs, from_here: bool, to: &Location) -> Resu
              authentication, or use TCP"
         }
         _ if from_here && to_here => "needs another host: a copy within this one has no streams",
-        _ if !from_here && !to_here => {
-            "serves no copies between two remote places: leave it out, or run the command on one \
-             of the two hosts"
-        }
         _ if args.via_ssh => "needs a network between the hosts: leave out --via-ssh, or use TCP",
         _ => return Ok(()),
     };

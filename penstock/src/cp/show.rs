@@ -579,12 +579,7 @@ fn summary(
         engine(&snapshot.engines.1),
     )?;
     if !snapshot.transport_reason.is_empty() {
-        let name = match snapshot.transport {
-            "rdma" => "RDMA",
-            "mixed" => "RDMA and TCP",
-            _ => "TCP",
-        };
-        writeln!(out, "  data by {name}: {}", snapshot.transport_reason)?;
+        writeln!(out, "{}", transport_line(snapshot.transport, &snapshot.transport_reason))?;
     }
     let streams = usize::from(snapshot.streams_peak);
     if matches!(bound, "network" | "receiver" | "send buffer")
@@ -603,6 +598,16 @@ fn summary(
         writeln!(out, "  path given up, it stayed dead: {address}")?;
     }
     Ok(())
+}
+
+/// Line of the transport of the data streams and the reason for it.
+pub(crate) fn transport_line(transport: &str, reason: &str) -> String {
+    let name = match transport {
+        "rdma" => "RDMA",
+        "mixed" => "RDMA and TCP",
+        _ => "TCP",
+    };
+    format!("  data by {name}: {reason}")
 }
 
 fn labelled(label: &str) -> &str {

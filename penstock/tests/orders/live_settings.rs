@@ -125,6 +125,24 @@ fn expired_lease_lowers_to_safe_rate() {
 }
 
 #[test]
+fn order_states_its_transport() {
+    let controller = Controller::start();
+    let a = Node::start_at(&controller, "a", "127.0.0.1:0", "transport = \"auto\"");
+    let b = Node::start(&controller, "b");
+    write_file(&mut seeded(7_111), &a.path("file"), 1 << 20);
+    let send = b.files_to("/data/in", TICKET, &["file"]);
+    controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
+    controller.order("a", 2, OrderTask::Send(Box::new(send)), OrderSettings::default());
+    assert_eq!(controller.await_end("a", 2).fault, None);
+    let sent = wait_until("it is listed", ORDER_TIMEOUT, || {
+        a.agent.transfers(&a.state).into_iter().find(|one| one["state"] == "done")
+    });
+    // Loopback has no RDMA device.
+    assert_eq!(sent["transport"], "tcp", "{sent}");
+    assert!(sent["transport_reason"].as_str().is_some_and(|why| why.contains("RDMA")), "{sent}");
+}
+
+#[test]
 fn next_order_resumes_withdrawn_order() {
     let controller = Controller::start();
     let (a, b, mut send) = one_file(&controller, 40, 1_000_000_000);

@@ -3065,6 +3065,14 @@ class Transfer(TransferView):
     streams: int
     """Number of data streams."""
     submitted: Submission | None = None
+    transport: str | None = None
+    """Transport of the data streams so far: `tcp`, `rdma`, or `mixed` where streams of both carried data;
+    null before the first, and for a copy within one process.
+    """
+    transport_reason: str | None = None
+    """Reason for this transport where it was left to this agent or RDMA was asked for: the device, or what
+    RDMA lacks; else null.
+    """
     writers: int
     """Writer threads per device."""
 
@@ -3097,6 +3105,8 @@ class Transfer(TransferView):
             state=data["state"],
             streams=data["streams"],
             submitted=None if data.get("submitted") is None else Submission.from_json(data["submitted"]),
+            transport=data.get("transport"),
+            transport_reason=data.get("transport_reason"),
             writers=data["writers"],
         )
 
@@ -3137,6 +3147,10 @@ class TransferSubmission:
     """
     streams: int | None = None
     """Number of data streams; where the agent sends it tunes them unless given."""
+    transport: Literal["tcp", "rdma", "auto"] | None = None
+    """Transport of the data streams: tcp, rdma (the copy fails where RDMA is not possible) or auto (RDMA
+    where both ends can, else TCP). RDMA needs `encrypt` false
+    """
     tune: Literal["auto", "history", "observe", "off"] | None = None
     """Use of the tuner where the agent sends, at most that of the agent's operator: auto, history (begin
     with the streams of earlier transfers and keep them), observe (list what it would change) or off
@@ -3161,6 +3175,7 @@ class TransferSubmission:
             scitag=data.get("scitag"),
             source=data["source"],
             streams=data.get("streams"),
+            transport=data.get("transport"),
             tune=data.get("tune"),
             verify=data.get("verify"),
         )
@@ -3188,6 +3203,8 @@ class TransferSubmission:
         data["source"] = self.source
         if self.streams is not None:
             data["streams"] = self.streams
+        if self.transport is not None:
+            data["transport"] = self.transport
         if self.tune is not None:
             data["tune"] = self.tune
         if self.verify is not None:

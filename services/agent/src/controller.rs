@@ -18,7 +18,7 @@ use penstock_daemon::remote::{RemoteDaemon, RemoteDaemonError};
 use penstock_http::{HttpClient, HttpError, HttpRequest, Url};
 use penstock_identity::Fingerprint;
 use penstock_mover::random;
-use penstock_mover::{Agent, AgentLimits};
+use penstock_mover::{Agent, AgentLimits, TransportChoice};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
@@ -53,6 +53,8 @@ pub struct Config {
     pub host: String,
     /// Limit of each transfer once the lease has expired.
     pub safe_rate_bps: u64,
+    /// Transport of the data of orders: TCP, or RDMA where both ends can and the order is not encrypted.
+    pub transport: TransportChoice,
     /// Addresses at which other nodes reach the mover, best first; empty to detect them.
     pub addresses: Vec<SocketAddr>,
     /// Interfaces whose counters are reported; empty for all.
@@ -414,6 +416,7 @@ mod tests {
             authorities: None,
             host: host.to_owned(),
             safe_rate_bps: SAFE_RATE_BPS,
+            transport: TransportChoice::Tcp,
             addresses: Vec::new(),
             interfaces: Vec::new(),
             network_bps: None,

@@ -142,7 +142,8 @@ impl AgentRole {
         let link = config.controller.zip(mover.clone()).map(|(controller, mover)| {
             let safe_rate = controller.safe_rate_bps;
             let authorizer = Arc::clone(&authorizer);
-            let engine = LocalEngine::new(mover.clone(), authorizer, context.state.clone());
+            let engine = LocalEngine::new(mover.clone(), authorizer, context.state.clone())
+                .with_transport(controller.transport);
             let engine = match &history {
                 Some(history) => engine.with_paths(history.paths()),
                 None => engine,

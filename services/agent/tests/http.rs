@@ -92,6 +92,8 @@ fn transfer(id: u64, state: &'static str) -> ListedTransfer {
         engine: "buffered".into(),
         retransmits: 0,
         scitag: Some(206),
+        transport: "tcp",
+        transport_reason: String::new(),
     }
 }
 

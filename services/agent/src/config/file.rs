@@ -22,7 +22,7 @@ use toml::Spanned;
 use super::error::AgentConfigError;
 use super::types::{
     AccessMode, AgentValueError, Audience, CertificateFingerprint, ExportName, MetricsAccess,
-    Principal, ReadSetting, RoleName, Tag, TunerUse,
+    OrderTransport, Principal, ReadSetting, RoleName, Tag, TunerUse,
 };
 use super::{Export, Layer};
 use crate::controller;
@@ -117,6 +117,8 @@ struct ControllerLinkTable {
     #[serde(default, deserialize_with = "quantity")]
     safe_rate: Option<BitRate>,
     #[serde(default)]
+    transport: OrderTransport,
+    #[serde(default)]
     addresses: Vec<AddressAndPort>,
     #[serde(default)]
     interfaces: Vec<String>,
@@ -138,6 +140,7 @@ impl ControllerLinkTable {
             authorities: self.authorities.map(beside),
             host: self.host,
             safe_rate_bps: self.safe_rate.map_or(controller::SAFE_RATE_BPS, |rate| rate.0),
+            transport: self.transport.0,
             addresses: self.addresses.into_iter().map(|address| address.0).collect(),
             interfaces: self.interfaces,
             network_bps: bps(self.network),

@@ -142,6 +142,12 @@ fn errors_name_the_line() {
         ("[third_party]\nto = [\"any\",\n \"10.0.0.0/33\"]\n".to_owned(), 3, "no destination"),
         (format!("{export}{export}"), 5, "a second export is called /a"),
         (format!("{export}mode = \"append\"\n"), 5, "read-write"),
+        (
+            "[agent.controller]\nurl = \"https://c.example.org\"\ntoken = \"t\"\nhost = \"a\"\ntransport = \"rdma\"\n"
+                .to_owned(),
+            5,
+            "auto for RDMA where it is possible",
+        ),
         (format!("{export}[[disk]]\npath = \"image\"\n"), 5, "disk image admits no host"),
         (
             format!("{export}[[disk]]\npath = \"a b\"\nto = \"nqn.2020-01.org.x:h\"\n"),

@@ -7,7 +7,7 @@ use penstock_daemon::deserialize_from_text;
 use penstock_http::access::{ReadAccess, ReadAccessError};
 use penstock_http::tokens::TokenNameError;
 use penstock_identity::Fingerprint;
-use penstock_mover::TuningMode;
+use penstock_mover::{TransportChoice, TuningMode};
 use penstock_scitags::registry::LookupError;
 use penstock_scitags::{Registry, Scitag};
 use penstock_scopes::ScopePath;
@@ -44,6 +44,9 @@ pub enum AgentValueError {
     /// No use of the tuner.
     #[error("'{0}' is no mode of the tuner: write auto, history, observe or off")]
     Tuner(String),
+    /// No transport of orders.
+    #[error("'{0}' is no transport of orders: write tcp, or auto for RDMA where it is possible")]
+    OrderTransport(String),
     /// No role.
     #[error("'{0}' is no role: write agent, collector or controller")]
     Role(String),
@@ -292,6 +295,22 @@ impl FromStr for TunerUse {
     }
 }
 
+/// Transport of the data of orders. RDMA alone would fail the encrypted ones.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct OrderTransport(pub(super) TransportChoice);
+
+impl FromStr for OrderTransport {
+    type Err = AgentValueError;
+
+    fn from_str(text: &str) -> Result<Self, AgentValueError> {
+        match text {
+            "tcp" => Ok(Self(TransportChoice::Tcp)),
+            "auto" => Ok(Self(TransportChoice::Auto)),
+            _ => Err(AgentValueError::OrderTransport(text.to_owned())),
+        }
+    }
+}
+
 /// Role of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoleName {
@@ -375,6 +394,7 @@ deserialize_from_text!(
     Principal,
     MetricsAccess,
     TunerUse,
+    OrderTransport,
     Tag,
     DestinationRule,
     CertificateFingerprint,

@@ -32,6 +32,8 @@ fn ended(id: u64, state: &'static str) -> EndedTransfer {
         engine: "io_uring".to_owned(),
         retransmits: 5,
         scitag: None,
+        transport: "tcp",
+        transport_reason: String::new(),
     };
     EndedTransfer {
         listed,

@@ -75,6 +75,14 @@ pub struct TransferFacts {
     pub engine: String,
     /// TCP segments that were retransmitted.
     pub retransmits: u64,
+    /// Transport of the data streams so far: `tcp`, `rdma`, or `mixed` where streams of both carried data; null before the
+    /// first, and for a copy within one process.
+    #[serde(default)]
+    pub transport: Option<String>,
+    /// Reason for this transport where it was left to this agent or RDMA was asked for: the device, or what RDMA lacks; else
+    /// null.
+    #[serde(default)]
+    pub transport_reason: Option<String>,
     /// Scitag of the packets: owner and activity as one number; null where none was given.
     #[serde(default)]
     pub scitag: Option<u16>,
@@ -111,6 +119,11 @@ pub struct SubmittedFacts {
     pub failures: Vec<FailedFile>,
 }
 
+/// The text; `None` for an empty one.
+pub fn non_empty(text: impl Into<String>) -> Option<String> {
+    Some(text.into()).filter(|text| !text.is_empty())
+}
+
 impl From<ListedTransfer> for TransferFacts {
     fn from(transfer: ListedTransfer) -> Self {
         Self {
@@ -136,6 +149,8 @@ impl From<ListedTransfer> for TransferFacts {
             bound_by: transfer.bound_by,
             engine: transfer.engine,
             retransmits: transfer.retransmits,
+            transport: non_empty(transfer.transport),
+            transport_reason: non_empty(transfer.transport_reason),
             scitag: transfer.scitag,
             owner: None,
             activity: None,

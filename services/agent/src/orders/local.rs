@@ -44,13 +44,21 @@ pub struct LocalEngine {
     state: StateDir,
     /// Earlier transfers, for forecasts.
     paths: Option<Arc<PathMemory>>,
+    transport: TransportChoice,
 }
 
 impl LocalEngine {
     /// Creates an engine of these services.
     #[must_use]
     pub fn new(mover: Agent, authorizer: Arc<Authorizer>, state: StateDir) -> Self {
-        Self { mover, authorizer, state, paths: None }
+        Self { mover, authorizer, state, paths: None, transport: TransportChoice::Tcp }
+    }
+
+    /// Carries the data of orders by this transport instead of TCP.
+    #[must_use]
+    pub fn with_transport(mut self, transport: TransportChoice) -> Self {
+        self.transport = transport;
+        self
     }
 
     /// Forecasts the rates of orders from these transfers.
@@ -77,7 +85,7 @@ impl TransferEngine for LocalEngine {
                 .map_err(|error| transient(error.to_string()))?,
             token: order.ticket.clone(),
             protection,
-            transport: TransportChoice::Tcp,
+            transport: self.transport,
             give_up_after: RECONNECT_TIMEOUT,
         };
         let streams = request.streams.unwrap_or_else(|| default_streams(request.algorithm));

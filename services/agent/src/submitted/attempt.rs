@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use penstock_identity::tls_client_config;
 use penstock_mover::{Agent, AgentCopyRequest, Caller, CopyError, InitiatedTransfer};
-use penstock_mover::{Gatekeeper, PeerConnector, TcpDial, TransportChoice};
+use penstock_mover::{Gatekeeper, PeerConnector, TcpDial};
 use penstock_protocol::open::{Refusal, RefusalKind};
 
 use super::body::{CopyPeer, CopyPlan};
@@ -77,7 +77,7 @@ impl CopyServices {
             tls: tls_client_config(fingerprint, None).map_err(|error| failed(&error))?,
             token,
             protection: plan.push.options.protection,
-            transport: TransportChoice::Tcp,
+            transport: plan.transport,
             give_up_after: RECONNECT_TIMEOUT,
         };
         let (pull, push) = (plan.pull.clone(), plan.push.clone());
@@ -111,6 +111,11 @@ pub(super) fn reaction(error: &CopyError) -> FailureAction {
             FailureAction::End(permanent(error.to_string()))
         }
         CopyError::RefusedHere(refusal) => of_own_refusal(refusal),
+        CopyError::Rdma(obstacle) => {
+            let text =
+                format!("RDMA: {obstacle}; with \"transport\": \"auto\" it is copied by TCP then");
+            FailureAction::End(permanent(text))
+        }
         error => of_copy(error),
     }
 }

@@ -6,7 +6,9 @@ use std::num::{NonZeroU16, NonZeroU64};
 use penstock_control::orders::{Overwrite, Verify};
 use penstock_http::tokens::check_token;
 use penstock_identity::Fingerprint;
-use penstock_mover::{STREAMS_MAX, TransferDirection, TuningMode, default_streams, key_hasher};
+use penstock_mover::{
+    STREAMS_MAX, TransferDirection, TransportChoice, TuningMode, default_streams, key_hasher,
+};
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
 use penstock_protocol::open::{Existing, Mark, Options, PacketLabel, Protection, Pull, Push};
@@ -63,6 +65,11 @@ pub struct TransferBody {
     /// Set to encrypt the data in transit. True unless given; false for a copy within this agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encrypt: Option<bool>,
+    /// Transport of the data streams: tcp, rdma (the copy fails where RDMA is not possible) or auto (RDMA where both ends can,
+    /// else TCP). RDMA needs `encrypt` false. tcp unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = transport_schema)]
+    pub transport: Option<TransportChoice>,
     /// Digest of each file; crc32c unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = checksum_schema)]
@@ -118,6 +125,14 @@ fn tune_schema() -> utoipa::openapi::schema::Object {
     )
 }
 
+fn transport_schema() -> utoipa::openapi::schema::Object {
+    text_schema(
+        &TransportChoice::ALL.map(TransportChoice::name),
+        "Transport of the data streams: tcp, rdma (the copy fails where RDMA is not possible) or auto (RDMA where both ends can, \
+         else TCP). RDMA needs `encrypt` false",
+    )
+}
+
 fn checksum_schema() -> utoipa::openapi::schema::Object {
     text_schema(&["crc32c", "none", "adler32", "blake3", "sha256", "md5"], "Digest of each file")
 }
@@ -164,6 +179,7 @@ pub(super) struct CopyPlan {
     pub(super) keep_streams: Option<&'static str>,
     /// Most that the tuner may do.
     pub(super) tune: TuningMode,
+    pub(super) transport: TransportChoice,
 }
 
 /// A source or destination.
@@ -259,6 +275,11 @@ impl TransferBody {
             }
         };
         let options = self.options(peer == CopyPeer::Own)?;
+        let transport = self.transport.unwrap_or_default();
+        if transport == TransportChoice::Rdma && options.protection == Protection::Full {
+            let text = "RDMA does not encrypt: set encrypt to false, with which blocks keep checksum and authentication, or use tcp";
+            return Err(SubmitError::field("/transport", text));
+        }
         let own = match direction {
             TransferDirection::Send => source.path(),
             TransferDirection::Receive => destination.path(),
@@ -285,7 +306,7 @@ impl TransferBody {
             }
             () => None,
         };
-        Ok(CopyPlan { peer, direction, path, pull, push, keep_streams, tune })
+        Ok(CopyPlan { peer, direction, path, pull, push, keep_streams, tune, transport })
     }
 
     fn own(&self) -> Result<CopyPeer, SubmitError> {
@@ -424,6 +445,10 @@ mod tests {
         let far = body("/a", "penstock://b/c");
         check(&TransferBody { remote: far.remote.clone(), ..one }, "/remote");
         check(&TransferBody { remote: None, ..far.clone() }, "/remote");
+        let rdma = TransferBody { transport: Some(TransportChoice::Rdma), ..far.clone() };
+        check(&rdma, "/transport");
+        let open = TransferBody { encrypt: Some(false), ..rdma };
+        assert_eq!(open.plan().unwrap().transport, TransportChoice::Rdma);
         let mut short = far.clone();
         short.remote.as_mut().unwrap().token = "short".into();
         check(&short, "/remote/token");

@@ -156,6 +156,8 @@ impl SubmittedTransfer {
             bound_by: "-".to_owned(),
             engine: String::new(),
             retransmits: 0,
+            transport: None,
+            transport_reason: None,
             scitag: record.body.scitag,
             owner: None,
             activity: None,

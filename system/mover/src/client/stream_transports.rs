@@ -11,7 +11,7 @@ use penstock_protocol::open::{FEATURE_RDMA, Mark, Opened, Protection};
 use crate::base::lock::lock;
 use crate::endpoint::end::Endpoint;
 use crate::net::connector::{JoinedStream, PeerConnector, TransportChoice};
-use crate::net::rdma::RdmaStreamError;
+use crate::net::rdma::{RdmaStreamError, transport_name};
 
 /// Consecutive connections lost during the exchange of RDMA parameters that count as a failure of RDMA.
 const LOSSES_MAX: u32 = 3;
@@ -75,14 +75,8 @@ impl TransportUse {
         }
     }
 
-    /// Name of the transports that carried streams.
     const fn name(&self) -> &'static str {
-        match (self.by_rdma, self.by_tcp) {
-            (0, 0) => "",
-            (0, _) => "tcp",
-            (_, 0) => "rdma",
-            _ => "mixed",
-        }
+        transport_name(self.by_rdma > 0, self.by_tcp > 0)
     }
 
     /// Reason for the choice, if there was one.

@@ -13,7 +13,9 @@ use std::time::Instant;
 use penstock_protocol::control::{ERRORS_KEPT, EntryFailure, Placed, Settings};
 use penstock_protocol::link::ControlLink;
 use penstock_protocol::open::{FEATURE_OBSERVE, Opened, Push, Request};
-use penstock_protocol::third_party::{Ended, FromSource, Progress, ThirdParty, ToSource};
+use penstock_protocol::third_party::{
+    Ended, FromSource, Progress, ThirdParty, ToSource, TransportReport,
+};
 use penstock_protocol::wire;
 use penstock_sys::event::EventFd;
 
@@ -75,6 +77,10 @@ struct ObserverState {
     /// Progress accumulated over earlier sessions.
     earlier: Progress,
     ended: Option<Ended>,
+    /// Transport of the streams, as the source reports it.
+    transport: TransportReport,
+    /// Reason for which a copy that requires RDMA has failed.
+    obstacle: Option<String>,
     /// Settings changed since the start.
     settings: Settings,
     out: VecDeque<ToSource>,
@@ -186,11 +192,14 @@ impl ThirdPartyObserver {
             // Known to the destination only.
             writers: 0,
             rate_bps: now.rate_bps,
-            transport: "tcp",
-            transport_reason: match self.plan.destination.transport {
-                TransportChoice::Tcp => String::new(),
-                _ => "copies between two agents use TCP".to_owned(),
+            transport: match state.transport.name.as_str() {
+                "rdma" => "rdma",
+                "mixed" => "mixed",
+                "tcp" => "tcp",
+                _ if self.plan.source.transport == TransportChoice::Tcp => "tcp",
+                _ => "",
             },
+            transport_reason: state.transport.reason.clone(),
         }
     }
 
@@ -212,6 +221,9 @@ impl ThirdPartyObserver {
             lock(&self.state).waiting = busy.map(ToString::to_string);
             let why = match ended {
                 Ok(Ended::Finished(())) => return Ok(()),
+                Ok(Ended::Cancelled(_) | Ended::Failed(_)) if self.obstacle().is_some() => {
+                    return Err(CopyError::Rdma(self.obstacle().unwrap_or_default()));
+                }
                 Ok(Ended::Cancelled(reason)) => return Err(CopyError::Cancelled(reason)),
                 Ok(Ended::Failed(why)) => {
                     let agent = self.plan.source.shown();
@@ -249,8 +261,11 @@ impl ThirdPartyObserver {
         let (_place, at_destination) =
             self.plan.destination.open(Request::Push(self.plan.push.clone()))?;
         let request = Request::ThirdParty(Box::new((self.plan.request)(at_destination)));
-        let features: &[&str] = if self.plan.is_observed { &[FEATURE_OBSERVE] } else { &[] };
-        let (mut channel, at_source) = self.plan.source.open_with(request, features)?;
+        let observe = self.plan.is_observed.then_some(FEATURE_OBSERVE);
+        let transport = self.plan.source.transport.feature();
+        let features: Vec<_> = observe.into_iter().chain(transport).collect();
+        let (mut channel, at_source) = self.plan.source.open_with(request, &features)?;
+        self.check_transport(&at_source);
         self.sessions.fetch_add(1, Ordering::Relaxed);
         let clock = Instant::now();
         let mut link = ControlLink::new(clock.elapsed());
@@ -272,6 +287,29 @@ impl ThirdPartyObserver {
                 Some((again, count)) => (channel, received) = (again, count),
                 None => return Ok(Ended::Forgotten(why)),
             }
+        }
+    }
+
+    /// Reason for which a copy that requires RDMA has failed.
+    fn obstacle(&self) -> Option<String> {
+        lock(&self.state).obstacle.clone()
+    }
+
+    /// Cancels a copy that requires RDMA at a source that does not know of it.
+    fn check_transport(&self, at_source: &Opened) {
+        let choice = self.plan.source.transport;
+        if choice == TransportChoice::of_features(&at_source.features) {
+            return;
+        }
+        let reason = format!(
+            "{} runs an earlier release, which sends to other agents by TCP",
+            self.plan.source.shown()
+        );
+        let mut state = lock(&self.state);
+        state.transport = TransportReport { name: "tcp".to_owned(), reason: reason.clone() };
+        if choice == TransportChoice::Rdma {
+            state.out.push_back(ToSource::Cancel(reason.clone()));
+            state.obstacle = Some(reason);
         }
     }
 
@@ -314,6 +352,15 @@ impl ThirdPartyObserver {
     }
 }
 
+/// Name of the transports of all sessions from that of the earlier ones and that of the present one.
+fn merge_transports(earlier: &str, present: String) -> String {
+    match (earlier, present.as_str()) {
+        ("tcp", "rdma") | ("rdma", "tcp") | ("mixed", _) => "mixed".to_owned(),
+        (earlier, "") => earlier.to_owned(),
+        _ => present,
+    }
+}
+
 impl ControlEndpoint for ThirdPartyObserver {
     fn is_over(&self) -> bool {
         lock(&self.state).ended.is_some()
@@ -340,10 +387,123 @@ impl ControlEndpoint for ThirdPartyObserver {
                 state.warnings.extend(warnings.into_iter().take(room));
             }
             FromSource::Placed(placed) => state.placed.extend(placed),
+            FromSource::Transport(report) => {
+                // "This host" is the source.
+                let reason = match report.reason.as_str() {
+                    "" => String::new(),
+                    reason => format!("{}: {reason}", self.plan.source.shown()),
+                };
+                if self.plan.source.transport == TransportChoice::Rdma && report.name.is_empty() {
+                    state.obstacle = Some(reason.clone()).filter(|reason| !reason.is_empty());
+                }
+                let name = merge_transports(&state.transport.name, report.name);
+                state.transport = TransportReport { name, reason };
+            }
             FromSource::Ended(ended) => state.ended = Some(ended),
         }
         Ok(())
     }
 
     fn tick(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use penstock_identity::{Fingerprint, tls_client_config};
+    use penstock_protocol::control::Settings;
+    use penstock_protocol::digest::Algorithm;
+    use penstock_protocol::open::{Existing, Options, Protection};
+    use penstock_protocol::wire::Bytes;
+
+    use super::*;
+    use crate::net::dial::TcpDial;
+
+    fn observer(transport: TransportChoice) -> ThirdPartyObserver {
+        let connector = || PeerConnector {
+            dial: Arc::new(TcpDial::to_any(&["127.0.0.1:1".parse().unwrap()]).unwrap()),
+            tls: tls_client_config(Fingerprint([0; 32]), None).unwrap(),
+            token: String::new(),
+            protection: Protection::Integrity,
+            transport,
+            give_up_after: Duration::ZERO,
+        };
+        let options = Options {
+            block_bytes: 1 << 20,
+            algorithm: Algorithm::Crc32c,
+            protection: Protection::Integrity,
+            inplace: false,
+            xattrs: false,
+            compare_digest: false,
+            readback: false,
+            existing: Existing::Replace,
+            mark: None,
+            settings: Settings::default(),
+        };
+        let target = Bytes(b"/in".to_vec());
+        let push = Push { target, into_directory: true, transfer_key: [0; 16], options };
+        let plan = ThirdPartyConfig {
+            source: connector(),
+            destination: connector(),
+            push,
+            request: Box::new(|_| unreachable!("no session is opened")),
+            is_observed: false,
+        };
+        ThirdPartyObserver {
+            plan,
+            sessions: AtomicU32::new(0),
+            state: Mutex::default(),
+            wake: EventFd::new().unwrap(),
+        }
+    }
+
+    fn report(observer: &ThirdPartyObserver, name: &str, reason: &str) {
+        let report = TransportReport { name: name.to_owned(), reason: reason.to_owned() };
+        observer.on_message(&wire::encode(&FromSource::Transport(report))).unwrap();
+    }
+
+    #[test]
+    fn earlier_source_sends_by_tcp() {
+        let earlier = Opened::default();
+        let observer = observer(TransportChoice::Auto);
+        observer.check_transport(&earlier);
+        let snapshot = observer.snapshot();
+        assert_eq!(snapshot.transport, "tcp");
+        assert!(snapshot.transport_reason.contains("earlier release"), "{snapshot:?}");
+        assert_eq!((observer.obstacle(), observer.poll_message()), (None, None));
+    }
+
+    #[test]
+    fn required_rdma_cancels_earlier_source() {
+        let observer = observer(TransportChoice::Rdma);
+        observer.check_transport(&Opened::default());
+        assert!(observer.obstacle().is_some_and(|why| why.contains("earlier release")));
+        let sent = wire::decode(&observer.poll_message().unwrap()).unwrap();
+        assert!(matches!(sent, ToSource::Cancel(_)), "{sent:?}");
+    }
+
+    #[test]
+    fn source_states_transport_and_reason() {
+        let observer = observer(TransportChoice::Rdma);
+        let features = vec![TransportChoice::Rdma.feature().unwrap().to_owned()];
+        observer.check_transport(&Opened { features, ..Opened::default() });
+        assert_eq!(observer.snapshot().transport, "");
+        report(&observer, "rdma", "rxe0 has the address");
+        let snapshot = observer.snapshot();
+        assert_eq!(snapshot.transport, "rdma");
+        assert!(snapshot.transport_reason.ends_with(": rxe0 has the address"), "{snapshot:?}");
+        // A later session.
+        report(&observer, "", "");
+        report(&observer, "tcp", "the path is closed");
+        assert_eq!((observer.snapshot().transport, observer.obstacle()), ("mixed", None));
+    }
+
+    #[test]
+    fn obstacle_before_streams_is_kept() {
+        let observer = observer(TransportChoice::Rdma);
+        report(&observer, "", "this host has no RDMA device");
+        let obstacle = observer.obstacle().unwrap();
+        assert!(obstacle.ends_with(": this host has no RDMA device"), "{obstacle}");
+    }
 }

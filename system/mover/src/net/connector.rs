@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use penstock_identity::{Fingerprint, tls_client_config_of_any};
 use penstock_protocol::open::{
-    Answer, FEATURE_RDMA, Join, Mark, OpenRequest, Opened, Protection, Reconnect, Refusal,
-    RefusalKind, Request,
+    Answer, FEATURE_RDMA, FEATURE_TRANSPORT_AUTO, FEATURE_TRANSPORT_RDMA, Join, Mark, OpenRequest,
+    Opened, Protection, Reconnect, Refusal, RefusalKind, Request,
 };
 use penstock_protocol::preamble::{ConnectionKind, Preamble, PreambleError};
 use penstock_protocol::proof::{Nonces, SessionKey};
 use rustls::ClientConfig;
+use serde::{Deserialize, Serialize};
 
 use crate::base::software::software;
 use crate::base::timeouts::{HANDSHAKE_TIMEOUT, PEER_TIMEOUT};
@@ -139,7 +140,8 @@ impl Backoff {
 }
 
 /// Transport of the data streams of a transfer, as its caller chooses it. RDMA needs [`Protection::Integrity`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TransportChoice {
     /// TCP.
     #[default]
@@ -148,6 +150,38 @@ pub enum TransportChoice {
     Rdma,
     /// RDMA where both ends can, else TCP.
     Auto,
+}
+
+impl TransportChoice {
+    /// All choices, the default first.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Rdma, Self::Auto];
+
+    /// Name in configurations, requests and results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+            Self::Auto => "auto",
+        }
+    }
+
+    /// Feature that asks the source's agent of a third-party copy for this choice; `None` for TCP.
+    pub(crate) const fn feature(self) -> Option<&'static str> {
+        match self {
+            Self::Tcp => None,
+            Self::Rdma => Some(FEATURE_TRANSPORT_RDMA),
+            Self::Auto => Some(FEATURE_TRANSPORT_AUTO),
+        }
+    }
+
+    /// Choice of the requester of a third-party copy with these features.
+    pub(crate) fn of_features(features: &[String]) -> Self {
+        let is_wished = |choice: &Self| {
+            choice.feature().is_some_and(|name| features.iter().any(|feature| feature == name))
+        };
+        Self::ALL.into_iter().find(is_wished).unwrap_or_default()
+    }
 }
 
 /// Data connection of a session at its connector.

@@ -74,6 +74,16 @@ pub(crate) struct RdmaStreamSettings {
     pub(crate) flow_label: u32,
 }
 
+/// Name of the transports that carried the streams of a transfer; empty without a stream.
+pub(crate) const fn transport_name(by_rdma: bool, by_tcp: bool) -> &'static str {
+    match (by_rdma, by_tcp) {
+        (false, false) => "",
+        (false, true) => "tcp",
+        (true, false) => "rdma",
+        (true, true) => "mixed",
+    }
+}
+
 /// Registered memory of each of `streams` streams of a session with so many bytes of blocks.
 #[must_use]
 pub(crate) fn stream_memory_bytes(session_bytes: u64, streams: u16) -> u64 {

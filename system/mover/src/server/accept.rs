@@ -113,6 +113,8 @@ impl AgentInner {
             running.joined.fetch_sub(1, Ordering::SeqCst);
             return Err(error);
         }
+        let joined = if by_rdma { &running.by_rdma } else { &running.by_tcp };
+        joined.store(true, Ordering::Relaxed);
         let nonces = Nonces { acceptor: nonce, connector: join.nonce };
         if let Endpoint::Send(_) = running.end
             && !by_rdma

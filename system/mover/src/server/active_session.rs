@@ -14,6 +14,7 @@ use super::memory::MemoryLease;
 use crate::base::lock::lock;
 use crate::endpoint::end::Endpoint;
 use crate::endpoint::rate_meter::RateMeter;
+use crate::net::rdma::transport_name;
 use crate::net::transport::Transport;
 use crate::session::control::ControlEndpoint;
 use crate::session::gatekeeper::Caller;
@@ -43,6 +44,10 @@ pub(super) struct ActiveSession {
     pub(super) memory: Mutex<Option<MemoryLease>>,
     /// Number of admitted streams.
     pub(super) joined: AtomicUsize,
+    /// Set once a stream by RDMA has joined.
+    pub(super) by_rdma: AtomicBool,
+    /// Set once a stream by TCP has joined.
+    pub(super) by_tcp: AtomicBool,
     /// Set when the last check did not admit its client.
     pub(super) refused: AtomicBool,
 }
@@ -85,6 +90,7 @@ impl ActiveSession {
             None => (rate.bits_per_second, rate.bound_by),
         };
         let (readers, writers) = self.end.threads();
+        let (transport, transport_reason) = self.transport();
         ListedTransfer {
             id: self.id,
             caller: self.caller.name.clone(),
@@ -109,6 +115,20 @@ impl ActiveSession {
             engine: session.engine(),
             retransmits: self.end.retransmits(),
             scitag: session.options.mark.map(|mark| mark.scitag),
+            transport,
+            transport_reason,
+        }
+    }
+
+    /// Transport of its streams, and the reason that a delegate has for it.
+    fn transport(&self) -> (&'static str, String) {
+        let joined = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        match &self.delegate {
+            Some(delegate) => {
+                let snapshot = delegate.snapshot();
+                (snapshot.transport, snapshot.transport_reason)
+            }
+            None => (transport_name(joined(&self.by_rdma), joined(&self.by_tcp)), String::new()),
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::base::software::software;
 use crate::base::timeouts::PEER_TIMEOUT;
 use crate::endpoint::session_setup;
 use crate::net::channel::Channel;
+use crate::net::connector::TransportChoice;
 use crate::net::handshake;
 use crate::session::control::{self, DriveEnd};
 use crate::session::gatekeeper::Caller;
@@ -167,7 +168,8 @@ impl AgentInner {
                 let (to, end) = (&request.host, &granted.end);
                 let tuning = self.delegate_tuning(id, to, end, &limits, free, is_observed);
                 let end = granted.end.clone();
-                let delegate = Delegate::start(request, end, free, &allowed, tuning)?;
+                let transport = TransportChoice::of_features(&open.features);
+                let delegate = Delegate::start(request, end, transport, free, &allowed, tuning)?;
                 (Some(delegate), handshake::random())
             }
             _ => (None, session.id),
@@ -197,6 +199,8 @@ impl AgentInner {
             rate: Mutex::default(),
             memory: Mutex::new(Some(memory)),
             joined: AtomicUsize::new(0),
+            by_rdma: AtomicBool::new(false),
+            by_tcp: AtomicBool::new(false),
             refused: AtomicBool::new(false),
             end: granted.end,
             delegate,
@@ -249,12 +253,35 @@ impl AgentInner {
     }
 }
 
-/// Features of the client that this agent has, too. RDMA encrypts nothing, and another agent joins a third-party copy.
+/// Features of the client that this agent has, too. RDMA encrypts nothing, and another agent joins a third-party copy, of
+/// which the requester may leave the transport to this one.
 fn common_features(open: &OpenRequest, protection: Protection) -> Vec<String> {
-    let is_served = |feature: &&String| {
-        *feature == FEATURE_RDMA
-            && protection == Protection::Integrity
-            && !matches!(open.request, Request::ThirdParty(_))
+    let served = match open.request {
+        Request::ThirdParty(_) => TransportChoice::of_features(&open.features).feature(),
+        _ => Some(FEATURE_RDMA).filter(|_| protection == Protection::Integrity),
     };
-    open.features.iter().filter(is_served).take(1).cloned().collect()
+    let is_asked = |name: &&str| open.features.iter().any(|feature| feature == name);
+    served.filter(is_asked).map(str::to_owned).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_protocol::open::FEATURE_TRANSPORT_AUTO;
+
+    use super::*;
+
+    fn common(features: &[&str], request: Request, protection: Protection) -> Vec<String> {
+        let features = features.iter().map(|&feature| feature.to_owned()).collect();
+        let open = OpenRequest { software: String::new(), token: String::new(), features, request };
+        common_features(&open, protection)
+    }
+
+    #[test]
+    fn features_follow_request_and_protection() {
+        let asked = [FEATURE_RDMA, "later", FEATURE_TRANSPORT_AUTO, FEATURE_RDMA];
+        let check = || Request::Check(());
+        assert_eq!(common(&asked, check(), Protection::Integrity), [FEATURE_RDMA]);
+        assert!(common(&asked, check(), Protection::Full).is_empty());
+        assert!(common(&["later"], check(), Protection::Integrity).is_empty());
+    }
 }

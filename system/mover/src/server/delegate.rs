@@ -13,7 +13,9 @@ use std::time::Duration;
 use penstock_identity::{Fingerprint, tls_client_config};
 use penstock_protocol::control::Placed;
 use penstock_protocol::open::{Refusal, RefusalKind};
-use penstock_protocol::third_party::{Ended, FromSource, Progress, ThirdParty, ToSource};
+use penstock_protocol::third_party::{
+    Ended, FromSource, Progress, ThirdParty, ToSource, TransportReport,
+};
 use penstock_protocol::wire::{self, WireFormat};
 use penstock_sys::event::EventFd;
 
@@ -36,6 +38,7 @@ const LIST_BYTES_TARGET: usize = 128 * 1024;
 #[derive(Debug)]
 pub(crate) struct Delegate {
     transfer: ClientTransfer,
+    transport: TransportChoice,
     sent: Mutex<SentReports>,
 }
 
@@ -49,6 +52,8 @@ struct SentReports {
     warnings: usize,
     /// Committed files not sent yet.
     placed: VecDeque<Placed>,
+    /// Transport as last sent.
+    transport: TransportReport,
     /// Set when the final progress was sent.
     last: bool,
     /// Set when the final message was sent.
@@ -68,7 +73,7 @@ fn addresses(texts: &[String]) -> Result<Vec<IpAddr>, Refusal> {
 }
 
 impl Delegate {
-    /// Starts to send the files of `end` into the session of the request, over as many streams as the
+    /// Starts to send the files of `end` into the session of the request by `transport`, over as many streams as the
     /// destination and this agent allow, to those of its addresses that are `allowed`.
     ///
     /// # Errors
@@ -76,6 +81,7 @@ impl Delegate {
     pub(crate) fn start(
         request: &ThirdParty,
         end: Endpoint,
+        transport: TransportChoice,
         streams_max: u16,
         allowed: &dyn Fn(SocketAddr) -> Result<(), Refusal>,
         tuning: StreamTuning,
@@ -96,7 +102,7 @@ impl Delegate {
             tls,
             token: String::new(),
             protection: request.pull.options.protection,
-            transport: TransportChoice::Tcp,
+            transport,
             give_up_after: Duration::from_secs(u64::from(request.give_up_after))
                 .min(GIVE_UP_AFTER_MAX),
         };
@@ -109,7 +115,7 @@ impl Delegate {
             tuning,
         };
         let transfer = ClientTransfer::start(plan).map_err(refuse)?;
-        Ok(Self { transfer, sent: Mutex::default() })
+        Ok(Self { transfer, transport, sent: Mutex::default() })
     }
 
     /// Decisions about its streams, or the reason why there are none.
@@ -153,6 +159,12 @@ impl Delegate {
         let placed = take_batch(&mut std::iter::from_fn(|| sent.placed.pop_front()));
         if !placed.is_empty() {
             return Some(FromSource::Placed(placed));
+        }
+        let (name, reason) = (snapshot.transport.to_owned(), snapshot.transport_reason.clone());
+        let transport = TransportReport { name, reason };
+        if self.transport != TransportChoice::Tcp && sent.transport != transport {
+            sent.transport.clone_from(&transport);
+            return Some(FromSource::Transport(transport));
         }
         sent.due = false;
         sent.last = outcome.is_some();

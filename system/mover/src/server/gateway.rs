@@ -379,6 +379,8 @@ impl GatewayTransfer {
             engine: self.protocol.to_owned(),
             retransmits: info.map_or(0, |info| u64::from(info.retransmits)),
             scitag: self.mark.map(|mark| mark.scitag),
+            transport: "tcp",
+            transport_reason: String::new(),
         }
     }
 }

@@ -530,6 +530,8 @@ impl InitiatedTransfer {
             engine: snapshot.engines.0,
             retransmits: snapshot.retransmits,
             scitag: snapshot.mark.map(|mark| mark.scitag),
+            transport: snapshot.transport,
+            transport_reason: snapshot.transport_reason,
         }
     }
 }

@@ -82,4 +82,8 @@ pub struct ListedTransfer {
     pub retransmits: u64,
     /// Scitag number, if the data has one.
     pub scitag: Option<u16>,
+    /// Transport of the data streams so far: `tcp`, `rdma` or `mixed`; empty before the first.
+    pub transport: &'static str,
+    /// Reason for that transport, where the requester left the choice or asked for RDMA; else empty.
+    pub transport_reason: String,
 }
