@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use penstock_disk::nvme::auth::HostSecret;
 use penstock_disk::{DiskError, DiskHost, DiskLocation, FabricsTransport, NvmeHostIdentity};
@@ -19,6 +19,7 @@ use crate::cp::Labels;
 use crate::exit::{Code, CommandFailure, OrExit};
 use crate::json::disk::DiskSecretJson;
 
+mod agent;
 mod connect;
 mod export;
 mod stream;
@@ -42,6 +43,7 @@ Examples:
   penstock disk stream dtn1.example.org/run-7 /dev/null --rate 100G --rtt 88ms
   penstock disk connect dtn1.example.org/run-7
   penstock disk connect dtn1-roce.example.org/run-7 --transport rdma
+  penstock disk connect dtn1.example.org/run-7 --agent
   penstock disk list
   penstock disk disconnect dtn1.example.org/run-7")]
 pub(crate) struct DiskArgs {
@@ -83,6 +85,10 @@ struct DiskHostArgs {
     /// File with the secret of this host (DH-HMAC-CHAP)
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
+    /// Ask the agent at the host of SOURCE, whose port is then that of its HTTP API [default: 8621], for address, transport
+    /// and secret; needs penstock login
+    #[arg(long, conflicts_with = "secret_file")]
+    agent: bool,
     /// Local address to connect from
     #[arg(long, value_name = "ADDR")]
     bind: Option<IpAddr>,
@@ -96,6 +102,42 @@ impl DiskHostArgs {
         };
         let secret = self.secret_file.as_deref().map(read_secret).transpose()?;
         Ok(DiskHost { secret, source: self.bind, ..DiskHost::new(identity) })
+    }
+
+    /// The disk at `source` over `transport`, or as the agent there states it.
+    fn target(
+        &self,
+        source: &DiskLocation,
+        transport: FabricsTransport,
+    ) -> Result<DiskTarget, CommandFailure> {
+        let host = self.host()?;
+        match self.agent {
+            true => agent::target(source, host),
+            false => Ok(DiskTarget { location: source.clone(), host, transport }),
+        }
+    }
+}
+
+/// A remote disk, and this host as it connects to it.
+struct DiskTarget {
+    location: DiskLocation,
+    host: DiskHost,
+    transport: FabricsTransport,
+}
+
+impl DiskTarget {
+    /// Refuses another transport than that of the own host.
+    fn over_tcp(self) -> Result<Self, CommandFailure> {
+        match self.transport {
+            FabricsTransport::Tcp => Ok(self),
+            FabricsTransport::Rdma => Err(CommandFailure::new(
+                Code::Failed,
+                anyhow!(
+                    "the agent exports {} over RDMA, which disk connect alone can use",
+                    self.location
+                ),
+            )),
+        }
     }
 }
 

@@ -32,8 +32,9 @@ The token is printed once; the node keeps its SHA-256 alone. Run these commands 
 they write issued-tokens.json in its state directory, and a running node reads it at once.
 
 Scopes: read (read everything over the HTTP API), submit:CLASS or submit:* (submit to a controller), operate (change \
-everything over the HTTP API), agent:HOST (report to a controller as that host), storage.read:/PATH, storage.create:/PATH, \
-storage.modify:/PATH (move files of exports that admit NAME).
+everything over the HTTP API), agent:HOST (report to a controller as that host), disk:NAME or disk:* (learn address and \
+secret of an exported disk), storage.read:/PATH, storage.create:/PATH, storage.modify:/PATH (move files of exports that \
+admit NAME).
 
 Examples:
   penstock token create alice --scope read --scope submit:analysis --for 12h

@@ -269,7 +269,8 @@ pub(crate) fn running_at_agent() -> Option<(usize, usize)> {
     Some((running.count(), streams))
 }
 
-fn failure(error: ClientError) -> CommandFailure {
+/// Failure of a request to an agent, with its exit code.
+pub(crate) fn failure(error: ClientError) -> CommandFailure {
     let code = match error {
         ClientError::Refused { .. } | ClientError::Stranger { .. } => Code::Refused,
         ClientError::Unreachable { .. } | ClientError::Failed { .. } => Code::Failed,

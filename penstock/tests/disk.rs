@@ -8,9 +8,10 @@ mod target;
 use std::fs;
 use std::path::Path;
 
-use common::{CommandOutcome, TestEnv, run};
+use common::{Agent, CommandOutcome, TestEnv, run};
 use penstock_sys::machine::is_superuser;
-use serde_json::Value;
+use penstock_testkit::http::TestRequest;
+use serde_json::{Value, json};
 use target::{TargetBehaviour, TargetFault, TestTarget, pattern};
 
 const DISK_BYTES: usize = 2 << 20;
@@ -172,4 +173,68 @@ fn mistakes_are_usage_errors() {
     fails(&disk(&env, &["disconnect", "run-7"]), 1, "penstock disk list");
     let listed = disk(&env, &["list", "--json"]).good().json;
     assert!(listed["host_nqn"].as_str().unwrap().starts_with("nqn."));
+}
+
+/// An agent whose configuration has a disk of a missing file.
+fn agent_with_disk(env: &TestEnv) -> Agent {
+    let config = env.path("penstock.toml");
+    let disk = format!("[[disk]]\nname = \"run-7\"\npath = \"/no/such/image\"\nto = \"{HOST}\"\n");
+    fs::write(&config, disk).unwrap();
+    let config = config.to_str().unwrap();
+    Agent::start(&env.state, &env.root, "127.0.0.1:0", &["--config", config])
+}
+
+#[test]
+fn scope_limits_clients_of_disks() {
+    let env = TestEnv::new();
+    let agent = agent_with_disk(&env);
+    let token = |scope: &str| {
+        let mut command = env.penstock();
+        command.args(["token", "create", "dtn2", "--json", "--scope", scope]);
+        let created = run(&mut command).good().json;
+        created["token"].as_str().unwrap().to_owned()
+    };
+    let call = |token: &str, method: &str, path: &str| {
+        let request = TestRequest::new(&agent.http, method, path).token(token);
+        match method {
+            "POST" => request.json(&json!({"host_nqn": HOST})).send(),
+            _ => request.send(),
+        }
+    };
+    let connection = "/api/v1/disks/run-7/connection";
+    // The disk of a missing file is known, and not exported: 409.
+    for (scope, disks, status) in [
+        ("disk:run-7", Some(1), 409),
+        ("disk:*", Some(1), 409),
+        ("disk:run-8", Some(0), 404),
+        ("operate", Some(1), 409),
+        ("read", Some(1), 403),
+        ("storage.read:/", None, 403),
+    ] {
+        let token = token(scope);
+        let listed = call(&token, "GET", "/api/v1/disks").json();
+        assert_eq!(listed["disks"].as_array().map(Vec::len), disks, "{scope}: {listed}");
+        let answer = call(&token, "POST", connection);
+        assert_eq!(answer.status, status, "{scope}: {}", answer.text());
+    }
+}
+
+#[test]
+fn connect_asks_the_agent() {
+    let [here, there] = [(); 2].map(|()| TestEnv::new());
+    let agent = agent_with_disk(&there);
+    let location = format!("{}/run-7", agent.http);
+    let connect = |host: &str| disk(&here, &["connect", &location, "--agent", "--host-nqn", host]);
+    let unknown = connect(HOST);
+    fails(&unknown, 5, "penstock login");
+    let created =
+        run(there.penstock().args(["token", "create", "dtn2", "--json", "--scope", "disk:*"]));
+    let token = created.good().json["token"].as_str().unwrap().to_owned();
+    let mut login = here.penstock();
+    login.args(["login", &agent.http, "--token", &token, "--fingerprint", &agent.fingerprint]);
+    run(&mut login).good();
+    fails(&connect(HOST), 1, "disk run-7 is not exported: ");
+    fails(&connect("nqn.2020-01.org.example:other"), 5, "does not admit the host");
+    let stream = ["stream", &location, "/dev/null", "--agent", "--host-nqn", HOST];
+    fails(&disk(&here, &stream), 1, "disk run-7 is not exported: ");
 }

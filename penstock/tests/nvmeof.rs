@@ -607,6 +607,46 @@ fn agent_config(machine: &Machine, images: &[(&str, &Path)]) -> PathBuf {
 }
 
 #[test]
+fn agent_states_address_and_secret() {
+    let Some(machine) = Machine::start() else { return };
+    let image = machine.image("image", MIB_BYTES);
+    let checked = machine.disk(&["check", "--json"]).json;
+    let parts = checked["parts"].as_array().unwrap();
+    let has_secrets = !parts.iter().any(|one| one["part"] == "secret" && one["ok"] == false);
+    let file = agent_config(&machine, &[("run-7", &image)]);
+    if has_secrets {
+        let secret = machine.secret("secret");
+        let text = fs::read_to_string(&file).unwrap() + &format!("secret_file = \"{secret}\"\n");
+        fs::write(&file, text).unwrap();
+    }
+    let mut command = machine.env.penstock();
+    command.args(["serve", "--json", "--config"]).arg(&file).arg("--root").arg(&machine.env.root);
+    let agent = ReadyProcess::start(command);
+    let (http, fingerprint) = (agent.fact("/http/0"), agent.fact("/fingerprint"));
+    // Another machine's state directory, with a token for this disk alone.
+    let state = machine.env.path("host");
+    let there = |words: &[&str]| run(common::penstock(&state).args(words));
+    let create = ["token", "create", "dtn2", "--json", "--scope", "disk:run-7"];
+    let created = run(machine.env.penstock().args(create)).good().json;
+    let token = created["token"].as_str().unwrap();
+    let login = ["login", &http, "--token", token, "--fingerprint", &fingerprint];
+    there(&login).good();
+    let location = format!("{http}/run-7");
+    let copy = machine.env.path("copy");
+    let stream =
+        ["disk", "stream", &location, copy.to_str().unwrap(), "--agent", "--host-nqn", HOST];
+    there(&stream).good();
+    assert!(fs::read(&copy).unwrap() == fs::read(&image).unwrap());
+    let connect = ["disk", "connect", &location, "--agent", "--host-nqn", HOST, "--json"];
+    assert_eq!(there(&connect).good().json["state"], "live");
+    there(&["disk", "disconnect", "run-7"]).good();
+    let other = ["disk", "connect", &location, "--agent", "--host-nqn", OTHER_HOST];
+    fails(&there(&other), 5, "does not admit the host");
+    agent.end();
+    assert_clean();
+}
+
+#[test]
 fn agent_exports_configured_disks() {
     let Some(machine) = Machine::start() else { return };
     let (first, second) = (machine.image("first", MIB_BYTES), machine.image("second", MIB_BYTES));

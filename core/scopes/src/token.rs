@@ -6,6 +6,7 @@
 //! | `submit:CLASS`, `submit:*` | to submit to the class of a controller, and to read and change its requests |
 //! | `operate` | to read and change everything over the HTTP API |
 //! | `agent:HOST` | to report as the host to a controller and to receive its orders |
+//! | `disk:NAME`, `disk:*` | to list the disk that the agent exports, and to learn its address and secret |
 //! | `storage.read:/PATH`, `storage.create:/PATH`, `storage.modify:/PATH` | to use files of the agent's exports, as in the WLCG profile |
 
 use std::fmt;
@@ -28,11 +29,15 @@ pub enum ApiScope {
     Operate,
     /// Reports and orders of this host.
     Agent(String),
+    /// Address and secret of the exported disk of this name; none for all disks.
+    Disk(Option<String>),
 }
 
 /// A text that is no scope of the HTTP API.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no scope: write read, submit:CLASS, submit:*, operate or agent:HOST")]
+#[error(
+    "'{0}' is no scope: write read, submit:CLASS, submit:*, operate, agent:HOST, disk:NAME or disk:*"
+)]
 pub struct ApiScopeError(String);
 
 impl FromStr for ApiScope {
@@ -46,6 +51,8 @@ impl FromStr for ApiScope {
             Some(("submit", class)) if !class.is_empty() => {
                 Ok(Self::Submit(Some(class.to_owned())))
             }
+            Some(("disk", "*")) => Ok(Self::Disk(None)),
+            Some(("disk", name)) if !name.is_empty() => Ok(Self::Disk(Some(name.to_owned()))),
             Some(("agent", host)) if !host.is_empty() => Ok(Self::Agent(host.to_owned())),
             _ => Err(ApiScopeError(text.to_owned())),
         }
@@ -60,6 +67,8 @@ impl fmt::Display for ApiScope {
             Self::Submit(Some(class)) => write!(f, "submit:{class}"),
             Self::Operate => f.write_str("operate"),
             Self::Agent(host) => write!(f, "agent:{host}"),
+            Self::Disk(None) => f.write_str("disk:*"),
+            Self::Disk(Some(name)) => write!(f, "disk:{name}"),
         }
     }
 }
@@ -78,7 +87,7 @@ pub enum IssuedScope {
 pub enum IssuedScopeError {
     /// Unknown word.
     #[error(
-        "'{0}' is no scope: write read, submit:CLASS, submit:*, operate, agent:HOST, storage.read:/PATH, storage.create:/PATH or storage.modify:/PATH"
+        "'{0}' is no scope: write read, submit:CLASS, submit:*, operate, agent:HOST, disk:NAME, disk:*, storage.read:/PATH, storage.create:/PATH or storage.modify:/PATH"
     )]
     Word(String),
     /// Fault of a scope for storage.
@@ -111,7 +120,9 @@ mod tests {
 
     #[test]
     fn scopes_parse_by_their_words() {
-        for text in ["read", "operate", "submit:*", "submit:analysis", "agent:dtn1"] {
+        for text in
+            ["read", "operate", "submit:*", "submit:analysis", "agent:dtn1", "disk:*", "disk:run-7"]
+        {
             let scope: ApiScope = text.parse().unwrap();
             assert_eq!(scope.to_string(), text);
             assert_eq!(text.parse(), Ok(IssuedScope::Api(scope)));
@@ -120,7 +131,9 @@ mod tests {
             panic!("a scope for storage");
         };
         assert!(grant.rights.allows(PathAccess::Delete) && !grant.rights.allows(PathAccess::Read));
-        for text in ["", "write", "submit:", "storage.read", "storage.read:/../x", "read operate"] {
+        for text in
+            ["", "write", "submit:", "disk", "storage.read", "storage.read:/../x", "read operate"]
+        {
             assert!(text.parse::<IssuedScope>().is_err(), "{text}");
         }
     }

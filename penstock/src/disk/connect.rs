@@ -9,7 +9,9 @@ use penstock_disk::fabrics::{self, ConnectedDisk, FabricsParams};
 use penstock_disk::nvme::nqn;
 use penstock_disk::{DiskLocation, FabricsTransport, NvmeHostIdentity};
 
-use super::{DepthArgs, DiskHostArgs, DiskTransport, directory, failed, location, print};
+use super::{
+    DepthArgs, DiskHostArgs, DiskTarget, DiskTransport, directory, failed, location, print,
+};
 use crate::exit::{Code, CommandFailure};
 use crate::json::disk::{DisconnectedDisks, DiskCheckJson, DiskListJson, ListedExport};
 use crate::table::table;
@@ -19,7 +21,7 @@ pub(crate) struct ConnectArgs {
     /// The disk: HOST/NAME, HOST:PORT/NAME, [ADDRESS]:PORT/NAME; NAME is that of an export, or an NQN
     #[arg(value_name = "SOURCE", value_parser = location)]
     source: DiskLocation,
-    /// Transport
+    /// Transport; with --agent that which the agent states
     #[arg(long, value_enum, default_value_t = DiskTransport::Tcp)]
     transport: DiskTransport,
     /// Queues [default: one for each processor, which is also the most]
@@ -54,10 +56,10 @@ pub(crate) struct CheckDiskArgs {
 }
 
 pub(super) fn run(args: &ConnectArgs, json: bool) -> Result<Code, CommandFailure> {
-    let host = args.host.host()?;
-    let transport = args.transport.into();
+    let DiskTarget { location, host, transport } =
+        args.host.target(&args.source, args.transport.into())?;
     let params = FabricsParams { transport, queues: args.queues, depth: args.depth };
-    let disk = fabrics::connect(&args.source, &host, params).map_err(failed)?;
+    let disk = fabrics::connect(&location, &host, params).map_err(failed)?;
     if json {
         crate::json::print(&disk)?;
         return Ok(Code::Done);
@@ -154,8 +156,8 @@ pub(super) fn disconnect(args: &DisconnectArgs, json: bool) -> Result<Code, Comm
 }
 
 pub(super) fn check(args: &CheckDiskArgs, json: bool) -> Result<Code, CommandFailure> {
-    let host = args.host.host()?;
     let transport = FabricsTransport::from(args.transport);
+    let host_nqn = args.host.host()?.identity.nqn;
     let parts = match &args.source {
         Some(_) if transport == FabricsTransport::Rdma => {
             let why = anyhow!(
@@ -164,14 +166,15 @@ pub(super) fn check(args: &CheckDiskArgs, json: bool) -> Result<Code, CommandFai
             return Err(CommandFailure::new(Code::Usage, why));
         }
         Some(source) => {
-            let rate_bps = args.depth.rate_bps(source, &host);
-            remote_parts(source, &host, rate_bps, args.depth.size)
+            let DiskTarget { location, host, .. } =
+                args.host.target(source, transport)?.over_tcp()?;
+            let rate_bps = args.depth.rate_bps(&location, &host);
+            remote_parts(&location, &host, rate_bps, args.depth.size)
         }
         None => [target_parts(transport, true), host_parts(transport)].concat(),
     };
     let ok = parts.iter().all(|part| part.ok);
     let code = if ok { Code::Done } else { Code::Failed };
-    let host_nqn = host.identity.nqn;
     if json {
         crate::json::print(&DiskCheckJson { host_nqn, ok, parts })?;
         return Ok(code);

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use penstock_disk::DiskLocation;
 use penstock_disk::controller::RemoteController;
 use penstock_disk::stream::{
     DiskStreamProgress, DiskStreamReport, READ_BYTES_DEFAULT, StreamDestination, StreamParams,
     stream,
 };
+use penstock_disk::{DiskLocation, FabricsTransport};
 use penstock_protocol::digest::Algorithm;
 use penstock_units::{BitRate, ByteCount, parse_duration};
 
-use super::{DepthArgs, DiskHostArgs, failed, location, mark, print, show_rtt};
+use super::{DepthArgs, DiskHostArgs, DiskTarget, failed, location, mark, print, show_rtt};
 use crate::buffer_limits::Ceiling;
 use crate::cp::Labels;
 use crate::exit::{Code, CommandFailure};
@@ -76,13 +76,14 @@ fn digest(text: &str) -> anyhow::Result<Algorithm> {
 
 pub(super) fn run(args: &StreamArgs, json: bool) -> Result<Code, CommandFailure> {
     let _ = penstock_sys::machine::raise_open_files();
-    let mut host = args.host.host()?;
+    let target = args.host.target(&args.source, FabricsTransport::Tcp)?.over_tcp()?;
+    let DiskTarget { location, mut host, .. } = target;
     host.mark = mark(args.scitag.as_deref(), args.label)?;
     let params = StreamParams {
         namespace: args.namespace,
         offset: args.offset.0,
         length: args.length.map(|length| length.0),
-        rate_bps: args.plan.rate_bps(&args.source, &host),
+        rate_bps: args.plan.rate_bps(&location, &host),
         rtt: args.rtt,
         queues: args.queues,
         depth: args.depth,
@@ -95,11 +96,11 @@ pub(super) fn run(args: &StreamArgs, json: bool) -> Result<Code, CommandFailure>
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let controller = RemoteController::connect(&args.source, &host).map_err(failed)?;
+    let controller = RemoteController::connect(&location, &host).map_err(failed)?;
     let mut line = ProgressLine::begin();
     let mut progress = |now: DiskStreamProgress| line.update(|| show_progress(&now));
     let destination = StreamDestination::of(&args.destination);
-    let result = stream(controller, &args.source.nqn, &params, &destination, &stop, &mut progress);
+    let result = stream(controller, &location.nqn, &params, &destination, &stop, &mut progress);
     line.clear();
     let report = result.map_err(failed)?;
     if destination == StreamDestination::Standard {

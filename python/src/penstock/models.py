@@ -702,6 +702,109 @@ class ControllerOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """A disk of the agent's configuration."""
+
+    bytes: int | None = None
+    """Size of the disk; null where the file cannot be opened."""
+    error: str | None = None
+    """Reason of a failure, with a remedy; null for an exported disk."""
+    has_secret: bool
+    """True where the hosts need a secret."""
+    hosts: tuple[str, ...]
+    """Qualified names of the hosts that may connect."""
+    listens: tuple[str, ...]
+    """Addresses and ports on which the target listens; `0.0.0.0` is every IPv4 address of the agent's
+    host.
+    """
+    name: str
+    """Name of the disk."""
+    nqn: str
+    """Qualified name of its subsystem."""
+    state: Literal["exported", "failed"]
+    """`exported`, or `failed` for a disk that cannot be exported."""
+    transport: Literal["tcp", "rdma"]
+    """Transport of the connections of hosts."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Disk:
+        """Creates it from parsed JSON."""
+        return cls(
+            bytes=data.get("bytes"),
+            error=data.get("error"),
+            has_secret=data["has_secret"],
+            hosts=tuple(data["hosts"]),
+            listens=tuple(data["listens"]),
+            name=data["name"],
+            nqn=data["nqn"],
+            state=data["state"],
+            transport=data["transport"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskConnection:
+    """All that a host needs to connect to a disk."""
+
+    listens: tuple[str, ...]
+    """Addresses and ports on which the target listens, each a path to the disk; `0.0.0.0` is every IPv4
+    address of the agent's host.
+    """
+    nqn: str
+    """Qualified name of the disk's subsystem."""
+    secret: str | None = None
+    """Secret of the host (DH-HMAC-CHAP); null for a disk without one."""
+    transport: Literal["tcp", "rdma"]
+    """Transport of the connection."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DiskConnection:
+        """Creates it from parsed JSON."""
+        return cls(
+            listens=tuple(data["listens"]),
+            nqn=data["nqn"],
+            secret=data.get("secret"),
+            transport=data["transport"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskConnectionRequest:
+    """Request of a host that wants to connect to a disk."""
+
+    host_nqn: str
+    """Qualified name of the host, one of the `hosts` of the disk."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DiskConnectionRequest:
+        """Creates it from parsed JSON."""
+        return cls(
+            host_nqn=data["host_nqn"],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it for the body of a request, without fields that are None."""
+        data: dict[str, Any] = {}
+        data["host_nqn"] = self.host_nqn
+        return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disks:
+    """Disks of the agent's configuration."""
+
+    disks: tuple[Disk, ...]
+    """Disks in the order of the configuration."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Disks:
+        """Creates it from parsed JSON."""
+        return cls(
+            disks=tuple(Disk.from_json(item) for item in data["disks"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrainBody:
     """Options of a drain."""
 
@@ -3310,6 +3413,10 @@ __all__ = [
     "ControllerHost",
     "ControllerLink",
     "ControllerOrder",
+    "Disk",
+    "DiskConnection",
+    "DiskConnectionRequest",
+    "Disks",
     "DrainBody",
     "Drained",
     "Export",

@@ -171,6 +171,17 @@ impl Authorizer {
         Some(ApiClientFacts { name, scopes })
     }
 
+    /// Names of the disks whose address and secret the bearer of an issued token may learn; `None` for all of them.
+    #[must_use]
+    pub fn disks_of(&self, token: &str) -> Option<Vec<String>> {
+        let scopes = self.issued_token(token).map(|issued| issued.scopes).unwrap_or_default();
+        let of_disks = scopes.iter().filter_map(|scope| match scope.parse() {
+            Ok(IssuedScope::Api(ApiScope::Disk(name))) => Some(name),
+            _ => None,
+        });
+        of_disks.collect()
+    }
+
     /// The client with a token of this hash; `None` for one whose rights this agent does not know by the hash alone.
     #[must_use]
     pub fn caller_of_hash(&self, sha256: &TokenHash) -> Option<Caller> {

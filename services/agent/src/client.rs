@@ -21,6 +21,7 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::http::api::{AgentFacts, TransferChange, TransferFacts, Transfers};
+use crate::http::disks::{DiskConnectionBody, DiskConnectionFacts};
 use crate::http::tuning::TuningFacts;
 
 /// Time limit of connecting, request and response together.
@@ -175,6 +176,19 @@ impl AgentClient {
     /// See [`ClientError`].
     pub fn cancel(&self, id: u64) -> Result<TransferFacts, ClientError> {
         self.call(HttpRequest::new(Method::DELETE, format!("/api/v1/transfers/{id}")).once())
+    }
+
+    /// Reads what the host `host_nqn` needs to connect to a disk that the agent exports.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn disk_connection(
+        &self,
+        name: &str,
+        host_nqn: &str,
+    ) -> Result<DiskConnectionFacts, ClientError> {
+        let body = DiskConnectionBody { host_nqn: host_nqn.to_owned() };
+        self.ask("POST", &format!("/api/v1/disks/{name}/connection"), Some(&body))
     }
 
     /// Sends a request to any path, for other roles of the node.

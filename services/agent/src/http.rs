@@ -7,6 +7,8 @@
 //! | `/api/v1/transfers/events` | GET | events of submitted transfers, as they happen |
 //! | `/api/v1/transfers/{id}` | GET, PATCH, DELETE | one transfer: read, change while running, cancel |
 //! | `/api/v1/transfers/{id}/tuning` | GET | decisions about its streams, and its rate over time |
+//! | `/api/v1/disks` | GET | disks that the agent exports |
+//! | `/api/v1/disks/{name}/connection` | POST | address, transport and secret of a disk, for one of its hosts |
 //!
 //! [`penstock_daemon::api`] lists the paths that every daemon has, checks access and defines the status codes.
 //!
@@ -21,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use axum::Router;
-use axum::routing::get;
+use axum::routing::{get, post};
 use penstock_http::server::ConnectionTracker;
 use penstock_http::{MetricWriter, ServiceRole};
 use penstock_identity::Fingerprint;
@@ -33,10 +35,12 @@ use utoipa::openapi::OpenApi;
 
 use crate::authorizer::Authorizer;
 use crate::controller::ControllerLink;
+use crate::disks::ExportedDisks;
 use crate::submitted::SubmittedTransfers;
 
 pub mod api;
 mod client;
+pub mod disks;
 mod metrics;
 mod submission;
 pub mod tuning;
@@ -129,6 +133,8 @@ pub struct AgentApi {
     pub http: Vec<SocketAddr>,
     /// URLs of the gateway.
     pub webdav: Vec<String>,
+    /// Disks of the configuration.
+    pub disks: Arc<Mutex<ExportedDisks>>,
     /// Fingerprint of the agent's certificate.
     pub fingerprint: Fingerprint,
     /// Limits on all clients together, which a reload may change.
@@ -152,6 +158,8 @@ impl ServiceRole for AgentApi {
                 get(api::transfer).patch(api::change).delete(api::cancel),
             )
             .route("/api/v1/transfers/{id}/tuning", get(tuning::tuning))
+            .route("/api/v1/disks", get(disks::list))
+            .route("/api/v1/disks/{name}/connection", post(disks::connection))
             .with_state(Arc::new(self.clone()))
     }
 
@@ -160,7 +168,9 @@ impl ServiceRole for AgentApi {
     }
 
     fn admits_mover_tokens(&self, path: &str) -> bool {
-        let rest = path.strip_prefix("/api/v1/transfers");
+        let rest = ["/api/v1/transfers", "/api/v1/disks"]
+            .iter()
+            .find_map(|prefix| path.strip_prefix(prefix));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 

@@ -74,7 +74,6 @@ pub struct AgentRole {
     /// Thread of the submitted transfers.
     submitted_runner: Mutex<Option<std::thread::JoinHandle<()>>>,
     history: Mutex<Option<HistoryWriter>>,
-    disks: Mutex<ExportedDisks>,
     stop: watch::Sender<bool>,
     runtime: Handle,
 }
@@ -165,6 +164,8 @@ impl AgentRole {
         };
         let submitted_runner =
             submitted.clone().map(|submitted| std::thread::spawn(move || submitted.run()));
+        let disks = if plays_agent { config.disks } else { Vec::new() };
+        let disks = ExportedDisks::start(context.state.path(), disks);
         let api = AgentApi {
             submitted,
             mover: match &mover {
@@ -176,14 +177,13 @@ impl AgentRole {
             listen: mover.as_ref().map(Agent::addresses).unwrap_or_default(),
             http: context.http.to_vec(),
             webdav: Vec::new(),
+            disks: Arc::new(Mutex::new(disks)),
             fingerprint: context.identity.fingerprint(),
             limits,
             controller: link.clone(),
             started: SystemTime::now(),
             traffic: Arc::clone(context.traffic),
         };
-        let disks = if plays_agent { config.disks } else { Vec::new() };
-        let disks = ExportedDisks::start(context.state.path(), disks);
         let (stop, stopped) = watch::channel(false);
         let controller_tasks = link.map(|link| {
             let executor = {
@@ -204,7 +204,6 @@ impl AgentRole {
             controller_tasks: Mutex::new(controller_tasks),
             submitted_runner: Mutex::new(submitted_runner),
             history: Mutex::new(history),
-            disks: Mutex::new(disks),
             stop,
             runtime: context.runtime.clone(),
         })
@@ -260,7 +259,7 @@ impl AgentRole {
         let rules = AccessRules { tokens, exports, token_tags, destinations, issuers };
         self.api.authorizer.replace(rules);
         if self.mover.is_some() {
-            self.disks.lock().unwrap_or_else(PoisonError::into_inner).apply(disks);
+            self.api.disks.lock().unwrap_or_else(PoisonError::into_inner).apply(disks);
         }
         Ok(())
     }
@@ -307,7 +306,7 @@ impl ServiceRole for AgentRole {
     }
 
     fn shut_down(&self) {
-        self.disks.lock().unwrap_or_else(PoisonError::into_inner).stop();
+        self.api.disks.lock().unwrap_or_else(PoisonError::into_inner).stop();
         let tasks = self.controller_tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Orders stop first, so that the final report is accurate.
         if let Some(ControllerTasks { executor, reporter }) = tasks {

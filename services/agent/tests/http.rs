@@ -10,11 +10,13 @@ use penstock_agent::authorizer::{AccessRules, Authorizer};
 use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::{AccessMode, Export, MetricsAccess, Principal};
 use penstock_agent::destinations::DestinationRules;
+use penstock_agent::disks::{DiskConfig, ExportedDisks};
 use penstock_agent::http::api::TransferChange;
 use penstock_agent::http::{self, AgentApi, MoverControl, TransferControlError};
 use penstock_agent::submitted::TransferStatus;
 use penstock_agent::tokens::{TokenSource, Tokens};
 use penstock_daemon::api::{self, DaemonApi};
+use penstock_disk::FabricsTransport;
 use penstock_http::PROBLEM_JSON;
 use penstock_http::access::ReadPolicy;
 use penstock_http::server::{self, ConnectionTracker};
@@ -30,6 +32,7 @@ use tokio::sync::watch;
 
 const TOKEN: &str = "the-token-of-the-owner";
 const ALICE: &str = "alice-has-a-long-token";
+const HOST_NQN: &str = "nqn.2020-01.org.example:h";
 
 #[derive(Debug, Default)]
 struct RecordingMover(Mutex<Vec<(u64, Settings)>>);
@@ -132,6 +135,16 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         destinations: DestinationRules::default(),
         issuers: penstock_tokens::IssuerRegistry::default(),
     }));
+    let disk = DiskConfig {
+        name: "run-7".into(),
+        path: "/no/such/image".into(),
+        hosts: vec![HOST_NQN.into()],
+        transport: FabricsTransport::Tcp,
+        listens: vec!["127.0.0.1:4420".parse().unwrap()],
+        secret_file: None,
+    };
+    let state = tempfile::tempdir().unwrap();
+    let disks = ExportedDisks::start(state.path(), vec![disk]);
     let agent = AgentApi {
         mover: Arc::clone(&mover) as _,
         submitted: None,
@@ -140,6 +153,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         listen: vec!["[::1]:8620".parse().unwrap()],
         http: vec![address],
         webdav: vec!["https://[::]:8443/".to_owned()],
+        disks: Arc::new(Mutex::new(disks)),
         fingerprint: identity.fingerprint(),
         limits: Arc::new(Mutex::new(AgentLimits::default())),
         controller: None,
@@ -285,6 +299,31 @@ fn statuses_match_documentation() {
         b"GET /api/v1/agent HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     );
     assert!(head.to_ascii_lowercase().contains("www-authenticate: bearer"), "{head}");
+}
+
+#[test]
+fn disks_are_listed_with_reasons() {
+    let running = start("127.0.0.1:0", MetricsAccess::Loopback);
+    let connection = "/api/v1/disks/run-7/connection";
+    let of_host = |host: &str| format!("{{\"host_nqn\": \"{host}\"}}");
+    let (own, other) = (of_host(HOST_NQN), of_host("nqn.2020-01.org.example:other"));
+    for (method, path, token, body, status, words) in [
+        ("GET", "/api/v1/disks", Some(TOKEN), "", 200, "\"state\":\"failed\""),
+        ("GET", "/api/v1/disks", None, "", 401, "Bearer TOKEN"),
+        ("GET", "/api/v1/disks", Some(ALICE), "", 403, "--scope disk:NAME"),
+        ("GET", "/api/v1/disks?x=1", Some(TOKEN), "", 422, "no parameter"),
+        ("POST", connection, Some(TOKEN), own.as_str(), 409, "is not exported: "),
+        ("POST", connection, Some(TOKEN), &other, 403, "does not admit the host"),
+        ("POST", connection, Some(ALICE), &own, 403, "--scope disk:NAME"),
+        ("POST", connection, None, &own, 401, "Bearer TOKEN"),
+        ("POST", connection, Some(TOKEN), "{}", 400, "host_nqn"),
+        ("POST", "/api/v1/disks/run-8/connection", Some(TOKEN), &own, 404, "'run-8'"),
+        ("GET", connection, Some(TOKEN), "", 405, "does not take GET"),
+    ] {
+        let (got, text) = running.request(method, path, token, body);
+        assert_eq!(got, status, "{method} {path}: {text}");
+        assert!(text.contains(words), "{method} {path}: {text}");
+    }
 }
 
 #[test]

@@ -84,6 +84,23 @@ class AsyncAgent(AsyncService):
         """Returns version, addresses, exports and limits of the agent."""
         return await self._call("GET", "/api/v1/agent", models.Agent.from_json)
 
+    @operation("GET", "/api/v1/disks")
+    async def disks(self) -> tuple[models.Disk, ...]:
+        """Returns the disks of the agent's configuration, also those that could not be exported."""
+        return (await self._call("GET", "/api/v1/disks", models.Disks.from_json)).disks
+
+    @operation("POST", "/api/v1/disks/{name}/connection")
+    async def disk_connection(self, name: str, *, host_nqn: str) -> models.DiskConnection:
+        """Returns what a host needs to connect to a disk: address, transport and its secret."""
+        return await self._call(
+            "POST",
+            "/api/v1/disks/{name}/connection",
+            models.DiskConnection.from_json,
+            path={"name": name},
+            body=models.DiskConnectionRequest(host_nqn=host_nqn).to_json(),
+            repeatable=True,
+        )
+
     @operation("GET", "/api/v1/transfers")
     async def list_transfers(
         self,

@@ -561,7 +561,8 @@ pub(super) fn find(
 #[openapi(
     info(title = "Penstock agent", description = "Submitting, watching and steering the transfers of a data transfer node.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"), contact()),
-    paths(agent, transfers, super::submission::submit, super::submission::follow, transfer, super::tuning::tuning, change, cancel),
+    paths(agent, transfers, super::submission::submit, super::submission::follow, transfer, super::tuning::tuning, change, cancel, super::disks::list,
+        super::disks::connection),
     components(schemas(ProblemDetails)),
     modifiers(&BearerToken)
 )]
@@ -601,6 +602,9 @@ pub fn document() -> utoipa::openapi::OpenApi {
             ("AgentController", "state", &["connected", "away"]),
             ("Tuning", "mode", &["auto", "observe", "off"]),
             ("Export", "mode", &["read", "write", "read-write"]),
+            ("Disk", "transport", &["tcp", "rdma"]),
+            ("Disk", "state", &["exported", "failed"]),
+            ("DiskConnection", "transport", &["tcp", "rdma"]),
         ],
     );
     tag_role(&mut document, "agent", "Transfers of a data transfer node: submit, watch, steer.");
