@@ -314,9 +314,11 @@ async fn handle(
 ) -> Response {
     let (parts, body) = request.into_parts();
     let expects = parts.headers.contains_key(header::EXPECT);
+    let has_body = !hyper::body::Body::is_end_stream(&body);
     let mut body = Some(body);
-    let answered = answer(&gateway, connection, parts, &mut body).await;
+    let answered = answer(&gateway, connection.clone(), parts, &mut body).await;
     let mut response = answered.unwrap_or_else(IntoResponse::into_response);
+    connection.set_lingering(has_body && !response.status().is_success());
     if response.status() == StatusCode::UNAUTHORIZED {
         let headers = response.headers_mut();
         headers.remove(header::WWW_AUTHENTICATE);
@@ -324,7 +326,7 @@ async fn handle(
             headers.append(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
     }
-    // A client that expects 100 sends nothing after a refusal.
+    // A client that expects 100 sends nothing after a refusal, unless it stopped waiting: then the connection lingers.
     if let Some(body) = body.filter(|_| !expects) {
         drain(&mut body.into_data_stream()).await;
     }

@@ -14,6 +14,7 @@ mod documented_responses;
 pub mod documented_values;
 mod head_scanner;
 pub mod issued_tokens;
+mod lingering_stream;
 mod malformed;
 pub mod metrics;
 mod problem;

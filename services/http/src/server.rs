@@ -9,6 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 pub use crate::connection_tracker::{ConnectionProof, ConnectionSlot, ConnectionTracker};
+use crate::lingering_stream::LingeringStream;
 use crate::malformed::{ProblemStream, check_host};
 use crate::problem::complete;
 use crate::{HEAD_BYTES_MAX, HEADER_TIMEOUT, ProblemDetails, SEND_TIMEOUT};
@@ -54,12 +56,14 @@ struct ConnectionInner {
     proof: ConnectionProof,
     socket: io::Result<std::net::TcpStream>,
     state: OnceLock<Arc<dyn Any + Send + Sync>>,
+    lingers: Arc<AtomicBool>,
 }
 
 impl HttpConnection {
     fn new(stream: &TcpStream, peer: SocketAddr, proof: ConnectionProof) -> Self {
         let socket = stream.as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
-        Self(Arc::new(ConnectionInner { peer, proof, socket, state: OnceLock::new() }))
+        let (state, lingers) = (OnceLock::new(), Arc::default());
+        Self(Arc::new(ConnectionInner { peer, proof, socket, state, lingers }))
     }
 
     /// Address of the client.
@@ -71,6 +75,12 @@ impl HttpConnection {
     /// Records that the client has shown valid credentials.
     pub fn set_proven(&self) {
         self.0.proof.set();
+    }
+
+    /// Sets whether the client may still send the body of a request that is answered. The end of the connection then waits for
+    /// the client, which would miss the answer otherwise.
+    pub fn set_lingering(&self, lingers: bool) {
+        self.0.lingers.store(lingers, Ordering::Relaxed);
     }
 
     /// A second handle to the socket, for its options and counters. Its data belongs to the server.
@@ -270,6 +280,7 @@ async fn requests(
 ) {
     let ConnectionServer { router, mut stop, config, .. } = server;
     let peer = connection.peer();
+    let stream = LingeringStream::new(stream, Arc::clone(&connection.0.lingers));
     let router = router.layer(axum::Extension(PeerAddress(peer)));
     let service = TowerToHyperService::new(router.layer(axum::Extension(connection)));
     let served = http1::Builder::new()
