@@ -377,7 +377,8 @@ fn killed_agents_are_skipped() {
     let slow = "[limits]\nrate = \"16Mbps\"\n";
     let mut site = HeadSite::with("", slow);
     let (source, content) = site.upload(1746, 8_000_000);
-    // The agent dies in the middle of an upload; the client tries again.
+    // The agent dies in the middle of an upload; the client tries again. The agents, which do not know its token, check
+    // their clients each second meanwhile.
     let child = Command::new("curl")
         .args(["--silent", "--fail", "-L", "--cacert"])
         .arg(site.certificate.path("ca.pem"))

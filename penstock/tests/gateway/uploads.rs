@@ -157,6 +157,43 @@ fn disconnected_uploads_leave_nothing() {
 }
 
 #[test]
+fn cancelled_uploads_get_an_answer() {
+    let site = Site::new();
+    let length = content_length(3 * BATCH_BYTES);
+    for bytes in [10, 2 * BATCH_BYTES] {
+        let stream = begin(&site, "f", &length, bytes);
+        let id = wait_until("it runs", TRANSFERS_WITHIN, || {
+            let transfers = site.transfers();
+            let running = transfers.iter().find(|one| one["state"] == "running")?;
+            Some(running["id"].to_string())
+        });
+        let mut command = crate::common::penstock(&site.env.state);
+        let http = site.agent.http.clone();
+        let output = command.args(["transfers", "cancel", &id, "--http", &http]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let answer = read_response(&mut BufReader::new(stream));
+        assert_eq!(answer.status, 409);
+        assert!(answer.text().contains("cancelled"), "{}", answer.text());
+        assert!(site.names().is_empty());
+    }
+}
+
+#[test]
+fn answers_to_eager_clients_arrive() {
+    let site = Site::new();
+    // More than the gateway reads of a refused body, and than sockets hold.
+    let content = vec![7; 32 << 20];
+    for expect in ["", "Expect: 100-continue\r\n"] {
+        let length = content_length(content.len());
+        let mut stream = site.connect();
+        let head = format!("PUT /store/data/f HTTP/1.1\r\nHost: x\r\n{expect}{length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(&content).unwrap();
+        assert_eq!(read_response(&mut BufReader::new(stream)).status, 401, "{expect}");
+    }
+}
+
+#[test]
 fn killed_uploads_leave_nothing() {
     let mut site = Site::new();
     fs::write(site.data.join("f"), b"old").unwrap();

@@ -144,10 +144,15 @@ impl ConnectionAccount {
 impl FileInTransfer {
     /// Counts moved bytes; returns the delay that the limits ask for, or an error once the transfer is cancelled.
     pub(crate) fn count(&self, bytes: usize) -> std::io::Result<Duration> {
-        if self.transfer.is_cancelled() {
+        if self.is_cancelled() {
             return Err(std::io::Error::other("an operator cancelled the transfer"));
         }
         Ok(self.transfer.count_moved(bytes))
+    }
+
+    /// True once the transfer is cancelled.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.transfer.is_cancelled()
     }
 
     /// Counts a whole file.

@@ -113,6 +113,9 @@ pub(crate) async fn put(
     let received =
         receive(&mut chunks, upload, &account, limit).await.map_err(|error| {
             match error.kind() {
+                _ if account.is_cancelled() => ProblemDetails::conflict(format!(
+                    "{shown}: the transfer was cancelled, or the client's token or certificate was removed"
+                )),
                 io::ErrorKind::TimedOut => {
                     ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, format!("{shown}: {error}"))
                 }

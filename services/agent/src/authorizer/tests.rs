@@ -170,6 +170,27 @@ fn ticket_allows_writing_one_directory() {
 }
 
 #[test]
+fn withdrawn_clients_are_known() {
+    let directory = tempfile::tempdir().unwrap();
+    let authorizer = authorizer(directory.path());
+    let certificate = |byte| Principal::certificate_name(&Fingerprint([byte; 32]));
+    let token = |token: &str| Caller { token: Some(hash(token)), ..caller("alice") };
+    for (caller, withdrawn) in [
+        (token(ALICE), false),
+        (token("a-token-of-nobody"), true),
+        (caller(&certificate(7)), false),
+        (caller(&certificate(8)), true),
+        // A head node redirected it here.
+        (caller("carol"), false),
+        (controller(None), false),
+        (controller(Some(OrderId::from(7))), true),
+    ] {
+        assert_eq!(authorizer.has_withdrawn(&caller), withdrawn, "{caller:?}");
+        assert_eq!(authorizer.still_admits(&caller), !withdrawn, "{caller:?}");
+    }
+}
+
+#[test]
 fn missing_export_is_agent_failure() {
     let directory = tempfile::tempdir().unwrap();
     let authorizer = authorizer(directory.path());

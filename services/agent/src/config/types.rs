@@ -153,6 +153,9 @@ impl FromStr for AccessMode {
     }
 }
 
+/// Begin of the name of a client that a certificate identifies.
+const CERTIFICATE_PREFIX: &str = "cert:";
+
 /// A principal that an export admits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Principal {
@@ -192,10 +195,16 @@ impl Principal {
         }
     }
 
+    /// True for the name of a client that a certificate identifies.
+    #[must_use]
+    pub fn is_certificate_name(name: &str) -> bool {
+        name.starts_with(CERTIFICATE_PREFIX)
+    }
+
     /// Name of a client that this certificate identifies.
     #[must_use]
     pub fn certificate_name(certificate: &Fingerprint) -> String {
-        format!("cert:{certificate}")
+        format!("{CERTIFICATE_PREFIX}{certificate}")
     }
 }
 
@@ -219,7 +228,7 @@ impl FromStr for Principal {
         if text == "*" {
             return Ok(Self::Anyone);
         }
-        if let Some(fingerprint) = text.strip_prefix("cert:") {
+        if let Some(fingerprint) = text.strip_prefix(CERTIFICATE_PREFIX) {
             return match fingerprint.parse() {
                 Ok(fingerprint) => Ok(Self::Certificate(fingerprint)),
                 Err(_) => Err(AgentValueError::Certificate(text.to_owned())),

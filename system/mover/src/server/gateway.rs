@@ -4,7 +4,7 @@
 //! its labels, and appear in its list and its counters as those of the mover do. One transfer covers the files that one
 //! connection moves in one direction.
 
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -280,8 +280,12 @@ impl GatewayTransfer {
         tracing::info!("transfer {}: cancelled: {reason}", self.id);
         self.cancelled.store(true, Ordering::Relaxed);
         if let Some(tcp) = &lock(&self.connection).socket {
-            // Also ends a connection whose client neither reads nor writes.
-            let _ = tcp.shutdown(std::net::Shutdown::Both);
+            // Also ends a connection whose client neither reads nor writes; one that uploads gets an answer.
+            let direction = match self.direction {
+                TransferDirection::Send => Shutdown::Both,
+                TransferDirection::Receive => Shutdown::Read,
+            };
+            let _ = tcp.shutdown(direction);
         }
     }
 
