@@ -3,17 +3,20 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::common::{self, wait_until};
+use crate::common::{self, seeded, wait_until, write_file};
 use crate::issuer::{TestIssuer, TestKey, wlcg};
 use crate::site::{
-    Site, TOKEN, TestResponse, client, client_with, missing_program, site_with_upload,
+    HostCertificate, Site, TOKEN, TestResponse, client, client_with, missing_program,
+    site_with_upload,
 };
+use crate::third_party::ANYWHERE;
 use crate::tokens::issuer_table;
 
 const READ: &str = r#"{"caveats": ["activity:LIST,DOWNLOAD"], "validity": "PT180M"}"#;
@@ -176,6 +179,78 @@ fn curl_hands_a_macaroon_to_gfal() {
     let output = client_with(&site, &[("BEARER_TOKEN", token)], "gfal-copy", &arguments);
     assert!(output.status.success(), "{output:?}");
     assert!(fs::read(site.data.join("sub/f")).unwrap() == content);
+}
+
+/// Answer of a site to curl with the certificate of a client and further arguments.
+fn ask_with_certificate(
+    site: &Site,
+    certificate: &HostCertificate,
+    [pem, key]: &[PathBuf; 2],
+    arguments: &[&str],
+) -> String {
+    let ca = certificate.path("ca.pem");
+    let url = format!("{}store/data/f", site.url("https").replace("127.0.0.1", "localhost"));
+    let mut all = vec!["-sS", "-w", "%{http_code}", &url];
+    for (option, path) in [("--cacert", &ca), ("--cert", pem), ("--key", key)] {
+        all.extend([option, path.to_str().unwrap()]);
+    }
+    all.extend(arguments);
+    let output = client_with(site, &[], "curl", &all);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn certificate_serves_gfal_without_token() {
+    if ["curl", "gfal-copy", "openssl"].into_iter().any(missing_program) {
+        return;
+    }
+    let certificate = HostCertificate::new();
+    let user = certificate.client(false);
+    let proxy = certificate.client(true);
+    let site = Site::with(&certificate.config(), "");
+    fs::write(site.data.join("f"), b"content").unwrap();
+    let refused = ask_with_certificate(&site, &certificate, &user, &[]);
+    let principal = refused.split("\\\"").find(|part| part.starts_with("cert:SHA256:"));
+    let principal = principal.unwrap_or_else(|| panic!("a remedy: {refused}")).to_owned();
+
+    let who = format!("\"alice\", {principal:?}");
+    let site = Site::admitting(&who, &certificate.config(), ANYWHERE);
+    fs::write(site.data.join("f"), b"content").unwrap();
+    assert_eq!(ask_with_certificate(&site, &certificate, &user, &[]), "content200");
+    let refused = ask_with_certificate(&site, &certificate, &proxy, &[]);
+    assert!(refused.contains("proxies are not accepted") && refused.ends_with("401"), "{refused}");
+    let bearer = format!("Authorization: Bearer {TOKEN}");
+    let with_token = ask_with_certificate(&site, &certificate, &proxy, &["-H", &bearer]);
+    assert_eq!(with_token, "content200");
+
+    let hashed = certificate.hashed_authorities();
+    let [pem, key] = user;
+    let variables = [
+        ("X509_CERT_DIR", hashed.to_str().unwrap()),
+        ("X509_USER_CERT", pem.to_str().unwrap()),
+        ("X509_USER_KEY", key.to_str().unwrap()),
+    ];
+    let url = |name: &str| {
+        let base = site.url("https").replace("https://127.0.0.1", "davs://localhost");
+        format!("{base}store/data/{name}")
+    };
+    let source = site.env.path("upload.bin");
+    write_file(&mut seeded(1731), &source, 300_000);
+    let source = format!("file://{}", source.display());
+    for (from, to, mode) in [
+        (source, url("up"), "streamed"),
+        (url("up"), url("pulled"), "pull"),
+        (url("up"), url("pushed"), "push"),
+    ] {
+        let arguments = ["-f", "-K", "ADLER32", "--copy-mode", mode, &from, &to];
+        let output = client_with(&site, &variables, "gfal-copy", &arguments);
+        assert!(output.status.success(), "{mode}: {output:?}");
+    }
+    let content = fs::read(site.env.path("upload.bin")).unwrap();
+    for name in ["up", "pulled", "pushed"] {
+        assert!(fs::read(site.data.join(name)).unwrap() == content, "{name}");
+    }
 }
 
 #[test]

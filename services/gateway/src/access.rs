@@ -1,5 +1,5 @@
 //! Credentials of a request: a bearer token, or the same token as the password of basic authentication, which clients
-//! without bearer tokens send (cadaver, web browsers).
+//! without bearer tokens send (cadaver, web browsers); without either the certificate of the connection's client.
 
 use std::sync::Arc;
 
@@ -8,6 +8,8 @@ use axum::http::header::AUTHORIZATION;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use penstock_http::ProblemDetails;
+use penstock_http::server::HttpConnection;
+use penstock_identity::certificate_fingerprint;
 use penstock_mover::{Caller, Gatekeeper};
 use penstock_protocol::open::{Refusal, RefusalKind};
 use penstock_tokens::jwt::looks_like_jwt;
@@ -27,11 +29,17 @@ pub(crate) async fn authenticate(
     keeper: &Arc<dyn Gatekeeper>,
     headers: &HeaderMap,
     query: Option<&str>,
-    peer: String,
+    connection: &HttpConnection,
 ) -> Result<Caller, ProblemDetails> {
+    let peer = connection.peer().to_string();
     let token = match query.and_then(token_in_query) {
-        Some(token) if !headers.contains_key(AUTHORIZATION) => token,
-        _ => token(headers)?,
+        _ if headers.contains_key(AUTHORIZATION) => token(headers)?,
+        Some(token) => token,
+        None => {
+            let certificate = connection.certificate().and_then(certificate_fingerprint);
+            let certificate = certificate.ok_or_else(no_credentials)?;
+            return keeper.authenticate("", Some(&certificate), &peer).map_err(refused);
+        }
     };
     authenticate_token(keeper, token, peer).await.map_err(refused)
 }
@@ -65,13 +73,15 @@ pub(crate) fn token_in_query(query: &str) -> Option<String> {
     text.strip_prefix("Bearer ").map(|token| token.trim().to_owned())
 }
 
+fn no_credentials() -> ProblemDetails {
+    ProblemDetails::unauthorized(
+        "no token: send Authorization: Bearer TOKEN (X.509 proxies are not accepted)",
+    )
+}
+
 /// Returns the token of a request.
 fn token(headers: &HeaderMap) -> Result<String, ProblemDetails> {
-    let missing = || {
-        ProblemDetails::unauthorized(
-            "no token: send Authorization: Bearer TOKEN (X.509 proxies are not accepted)",
-        )
-    };
+    let missing = no_credentials;
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or_else(missing)?;
     if values.next().is_some() {

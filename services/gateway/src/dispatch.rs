@@ -70,7 +70,7 @@ pub(crate) struct Gateway {
 }
 
 /// A request whose client is known.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct DavRequest {
     pub(crate) method: Method,
     pub(crate) version: Version,
@@ -399,10 +399,7 @@ async fn answer(
             let config = gateway.config.redirected.as_ref();
             redirected::authenticate(config, token, parts.method.as_str(), path.bytes())?
         }
-        None => {
-            let peer = connection.peer().to_string();
-            authenticate(&gateway.keeper, &parts.headers, query, peer).await?
-        }
+        None => authenticate(&gateway.keeper, &parts.headers, query, &connection).await?,
     };
     connection.set_proven();
     let request = DavRequest {

@@ -13,11 +13,12 @@ use penstock_mover::{ResolvedPath, lock_name};
 use penstock_scopes::PathAccess;
 use penstock_sys::fs::{Dir, Kind, Stat};
 
+use crate::access::authenticate;
 use crate::conditions::{Validators, check_pair, check_write, precondition_failed};
 use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking};
 use crate::error::failed;
 use crate::staged::{StagedTree, remove};
-use crate::third_party::single_header;
+use crate::third_party::{forwarded, single_header};
 use crate::tree_copy::{DIRECTORY_MODE, TreeCopy};
 use crate::url_path::UrlPath;
 use crate::write::parent_problem;
@@ -152,18 +153,19 @@ struct SourceAndTarget {
     keeps: Option<ProblemDetails>,
 }
 
+/// Resolves both paths, each with the rights of its request.
 fn pair(
     gateway: &Gateway,
-    request: &DavRequest,
+    (source_request, target_request): (&DavRequest, &DavRequest),
     (source, target): (&UrlPath, &UrlPath),
     source_access: PathAccess,
 ) -> Result<SourceAndTarget, ProblemDetails> {
     if target.contains(source) || source.contains(target) {
         return Err(ProblemDetails::forbidden("source and destination contain each other"));
     }
-    let from = gateway.place_at(request, source, source_access)?;
+    let from = gateway.place_at(source_request, source, source_access)?;
     let from = from.ok_or_else(|| ProblemDetails::forbidden("the path is no file of an export"))?;
-    let WriteTarget { place: to, keeps } = gateway.write_target(request, target)?;
+    let WriteTarget { place: to, keeps } = gateway.write_target(target_request, target)?;
     refuse_root(&to, "replaced")?;
     Ok(SourceAndTarget { from, to, keeps })
 }
@@ -196,7 +198,8 @@ pub(crate) async fn rename(
     gateway: &Arc<Gateway>,
     request: &DavRequest,
 ) -> Result<Response, ProblemDetails> {
-    let pair = pair(gateway, request, (&request.path, &destination(request)?), PathAccess::Rename)?;
+    let paths = (&request.path, &destination(request)?);
+    let pair = pair(gateway, (request, request), paths, PathAccess::Rename)?;
     refuse_root(&pair.from, "moved")?;
     let SourceAndTarget { from, to, keeps } = pair;
     let (shown, overwrites) = (to.shown.clone(), request.may_replace() && keeps.is_none());
@@ -257,18 +260,37 @@ fn kept(
     }
 }
 
+/// The request with the rights of the token for the other end of a `COPY`, which clients send to any server; `None` where
+/// this gateway knows none.
+async fn other_end(
+    gateway: &Arc<Gateway>,
+    request: &DavRequest,
+) -> Result<Option<DavRequest>, ProblemDetails> {
+    let headers = forwarded(&request.headers)?;
+    if !headers.contains_key(header::AUTHORIZATION) {
+        return Ok(None);
+    }
+    let caller = authenticate(&gateway.keeper, &headers, None, &request.connection).await;
+    Ok(caller.ok().map(|caller| DavRequest { caller, ..request.clone() }))
+}
+
 /// Answers `COPY` inside this server. With the URL of a `source`, the path of the request is the destination.
 pub(crate) async fn copy(
     gateway: &Arc<Gateway>,
     request: &DavRequest,
     source: Option<&str>,
 ) -> Result<Response, ProblemDetails> {
+    let other = other_end(gateway, request).await?;
+    let other = other.as_ref().unwrap_or(request);
     let pair = match source {
         Some(source) => {
             let source = UrlPath::of_destination(source, request.header(header::HOST))?;
-            pair(gateway, request, (&source, &request.path), PathAccess::Read)?
+            pair(gateway, (other, request), (&source, &request.path), PathAccess::Read)?
         }
-        None => pair(gateway, request, (&request.path, &destination(request)?), PathAccess::Read)?,
+        None => {
+            let paths = (&request.path, &destination(request)?);
+            pair(gateway, (request, other), paths, PathAccess::Read)?
+        }
     };
     let recursive = match request.header(HeaderName::from_static("depth")) {
         None => true,

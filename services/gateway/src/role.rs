@@ -198,7 +198,10 @@ fn host_certificate(certificate: &Path, key: &Path) -> Result<ServerConfig, Gate
     let provider = Arc::new(penstock_http::crypto_provider());
     ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, private))
+        .and_then(|builder| {
+            let clients = penstock_identity::optional_client_certificates();
+            builder.with_client_cert_verifier(clients).with_single_cert(chain, private)
+        })
         .map_err(|error| {
             of_certificate(format!("{error}: it belongs to the key {}", key.display()))
         })

@@ -47,7 +47,9 @@ mod request;
 pub(crate) use marker::failure_line;
 pub(crate) use mover_push::offer_for;
 pub(crate) use mover_session::{MoverOffer, OFFER_HEADER, is_offered};
-pub(crate) use request::{CopyDirection, CopyEnds, CopyRequest, check_overwrite, single_header};
+pub(crate) use request::{
+    CopyDirection, CopyEnds, CopyRequest, check_overwrite, forwarded, single_header,
+};
 
 use marker::PerformanceMarker;
 use mover_pull::{MoverPull, MoverTarget};

@@ -19,6 +19,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -57,19 +58,26 @@ struct ConnectionInner {
     socket: io::Result<std::net::TcpStream>,
     state: OnceLock<Arc<dyn Any + Send + Sync>>,
     lingers: Arc<AtomicBool>,
+    certificate: OnceLock<CertificateDer<'static>>,
 }
 
 impl HttpConnection {
     fn new(stream: &TcpStream, peer: SocketAddr, proof: ConnectionProof) -> Self {
         let socket = stream.as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
-        let (state, lingers) = (OnceLock::new(), Arc::default());
-        Self(Arc::new(ConnectionInner { peer, proof, socket, state, lingers }))
+        let (state, lingers, certificate) = (OnceLock::new(), Arc::default(), OnceLock::new());
+        Self(Arc::new(ConnectionInner { peer, proof, socket, state, lingers, certificate }))
     }
 
     /// Address of the client.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.0.peer
+    }
+
+    /// Certificate that the client presented, if the server asks for one. Whose it is remains to be checked.
+    #[must_use]
+    pub fn certificate(&self) -> Option<&CertificateDer<'static>> {
+        self.0.certificate.get()
     }
 
     /// Records that the client has shown valid credentials.
@@ -266,7 +274,13 @@ async fn connection(
     match &server.tls {
         None => requests(stream, connection, server).await,
         Some(tls) => match timeout(HEADER_TIMEOUT, tls.accept(stream)).await {
-            Ok(Ok(stream)) => requests(stream, connection, server).await,
+            Ok(Ok(stream)) => {
+                let presented = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+                if let Some(certificate) = presented {
+                    let _ = connection.0.certificate.set(certificate.clone().into_owned());
+                }
+                requests(stream, connection, server).await;
+            }
             Ok(Err(error)) => tracing::debug!(%peer, "TLS handshake failed: {error}"),
             Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
         },

@@ -19,4 +19,7 @@ mod verifier;
 
 pub use fingerprint::Fingerprint;
 pub use identity::{Identity, IdentityError};
-pub use tls_config::{peer_fingerprint, tls_client_config, tls_client_config_of_any};
+pub use tls_config::{
+    certificate_fingerprint, optional_client_certificates, peer_fingerprint, tls_client_config,
+    tls_client_config_of_any,
+};

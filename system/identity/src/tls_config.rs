@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::crypto::{CryptoProvider, aws_lc_rs as provider};
-use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
 
 use crate::fingerprint::Fingerprint;
 use crate::identity::{Identity, IdentityError};
-use crate::verifier::PinnedServer;
+use crate::verifier::{AnyClient, PinnedServer, is_readable};
 
 /// TLS client configuration for the agent with this fingerprint, with the certificate `own` if given.
 ///
@@ -55,7 +56,20 @@ fn client_config(
 /// Fingerprint of the certificate that the peer presented in a completed handshake.
 #[must_use]
 pub fn peer_fingerprint(connection: &rustls::CommonState) -> Option<Fingerprint> {
-    connection.peer_certificates().and_then(|chain| chain.first()).map(Fingerprint::of)
+    connection.peer_certificates()?.first().and_then(certificate_fingerprint)
+}
+
+/// Fingerprint of a certificate that a peer presented in a completed handshake; `None` for one whose key the handshake
+/// cannot prove.
+#[must_use]
+pub fn certificate_fingerprint(certificate: &CertificateDer<'_>) -> Option<Fingerprint> {
+    is_readable(certificate).then(|| Fingerprint::of(certificate))
+}
+
+/// Verifier of a server that asks clients for a certificate, for [`certificate_fingerprint`]. Clients need none.
+#[must_use]
+pub fn optional_client_certificates() -> Arc<dyn ClientCertVerifier> {
+    Arc::new(AnyClient)
 }
 
 /// Cipher suites of every connection, fastest first.

@@ -1,24 +1,36 @@
 //! Certificate verifiers: pinned server certificates, and client certificates that the gatekeeper judges.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{aws_lc_rs as provider, verify_tls13_signature};
+use rustls::crypto::{
+    WebPkiSupportedAlgorithms, aws_lc_rs as provider, verify_tls12_signature,
+    verify_tls13_signature,
+};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
 use crate::fingerprint::Fingerprint;
+
+fn algorithms() -> WebPkiSupportedAlgorithms {
+    provider::default_provider().signature_verification_algorithms
+}
+
+/// True for a certificate whose signatures can be verified.
+pub(crate) fn is_readable(certificate: &CertificateDer<'_>) -> bool {
+    ParsedCertificate::try_from(certificate).is_ok()
+}
 
 fn verify(
     message: &[u8],
     certificate: &CertificateDer<'_>,
     signature: &DigitallySignedStruct,
 ) -> Result<HandshakeSignatureValid, Error> {
-    let algorithms = provider::default_provider().signature_verification_algorithms;
-    verify_tls13_signature(message, certificate, signature, &algorithms)
+    verify_tls13_signature(message, certificate, signature, &algorithms())
 }
 
 fn schemes() -> Vec<SignatureScheme> {
-    provider::default_provider().signature_verification_algorithms.supported_schemes()
+    algorithms().supported_schemes()
 }
 
 /// Verifier that accepts these server certificates only.
@@ -65,6 +77,9 @@ impl ServerCertVerifier for PinnedServer {
 }
 
 /// Verifier that accepts any client certificate with proof of its key; the gatekeeper decides about it.
+///
+/// A certificate that webpki cannot read, such as a proxy (RFC 3820), does not end the handshake, because its client may
+/// have a token. It has no proof, and [`certificate_fingerprint`](crate::certificate_fingerprint) does not identify it.
 #[derive(Debug)]
 pub(crate) struct AnyClient;
 
@@ -88,11 +103,14 @@ impl ClientCertVerifier for AnyClient {
 
     fn verify_tls12_signature(
         &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("TLS 1.2 is not spoken".to_owned()))
+        if !is_readable(certificate) {
+            return Ok(HandshakeSignatureValid::assertion());
+        }
+        verify_tls12_signature(message, certificate, signature, &algorithms())
     }
 
     fn verify_tls13_signature(
@@ -101,6 +119,9 @@ impl ClientCertVerifier for AnyClient {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
+        if !is_readable(certificate) {
+            return Ok(HandshakeSignatureValid::assertion());
+        }
         verify(message, certificate, signature)
     }
 

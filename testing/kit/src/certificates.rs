@@ -70,6 +70,29 @@ impl HostCertificate {
         hashed
     }
 
+    /// Writes the certificate of a user and its key; that of a proxy (RFC 3820) if `is_proxy`. Returns their paths.
+    ///
+    /// # Panics
+    /// When they cannot be made.
+    #[must_use]
+    pub fn client(&self, is_proxy: bool) -> [PathBuf; 2] {
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "user of a test");
+        if is_proxy {
+            // ProxyCertInfo with the policy id-ppl-inheritAll.
+            let policy = [0x30, 12, 0x30, 10, 6, 8, 43, 6, 1, 5, 5, 7, 21, 1];
+            let id = [1, 3, 6, 1, 5, 5, 7, 1, 14];
+            let mut info = rcgen::CustomExtension::from_oid_content(&id, policy.to_vec());
+            info.set_criticality(true);
+            params.custom_extensions.push(info);
+        }
+        let key = rcgen::KeyPair::generate().unwrap();
+        let paths = ["pem", "key"].map(|kind| self.path(&format!("user-{is_proxy}.{kind}")));
+        write_private(&paths[0], params.self_signed(&key).unwrap().pem());
+        write_private(&paths[1], key.serialize_pem());
+        paths
+    }
+
     /// Returns the keys of the table `[gateway]` that use it.
     #[must_use]
     pub fn config(&self) -> String {

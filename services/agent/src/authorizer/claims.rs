@@ -103,12 +103,12 @@ impl Authorizer {
                 let present = rules.tokens.name_of_hash(hash).or_else(|| issued(hash));
                 present.as_ref() == Some(&name)
             }
-            (None, None) => false,
+            (None, None) => rules.names_certificate(&name),
         };
         match is_valid {
             true => Ok(Caller { name, pass: None, token: parent, grant: Some(Arc::new(grant)) }),
             false => Err(identity_refusal(
-                "the token that this one was derived from is not valid any more: ask for a new one",
+                "the token or certificate that this one was derived from is not valid any more: ask for a new one",
             )),
         }
     }
@@ -223,10 +223,13 @@ impl TokenMinter for Authorizer {
         if caller.pass.is_some() || caller.name == CONTROLLER {
             return refused("the controller's tickets cannot be handed on");
         }
-        if caller.grant.is_none() && caller.token.is_none() {
-            return refused("a certificate cannot be handed on: use a token");
-        }
         let rules = self.rules();
+        if caller.grant.is_none()
+            && caller.token.is_none()
+            && !rules.names_certificate(&caller.name)
+        {
+            return refused("the agent does not know the client's own token: ask the head node");
+        }
         let is_served = rules.exports.iter().any(|export| {
             let name = export.name.to_scope_path();
             let path = &request.grant.path;

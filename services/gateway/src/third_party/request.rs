@@ -160,7 +160,7 @@ fn is_own(url: &str, host: Option<&str>) -> bool {
 }
 
 /// Headers for the other server: `TransferHeaderX: v` and `Copy-Header: X: v` mean `X: v`, and `SciTag` passes as it is.
-fn forwarded(headers: &HeaderMap) -> Result<HeaderMap, ProblemDetails> {
+pub(crate) fn forwarded(headers: &HeaderMap) -> Result<HeaderMap, ProblemDetails> {
     let mut all = HeaderMap::new();
     let mut add = |name: &str, value: HeaderValue| -> Result<(), ProblemDetails> {
         let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| {
