@@ -266,7 +266,7 @@ impl AgentClient {
             HttpError::Connect { source, .. } => {
                 ClientError::Unreachable { address, source: source.into() }
             }
-            error if error.is_unreachable() => {
+            error if error.is_unreachable() || error.is_broken_off() => {
                 ClientError::Unreachable { address, source: UnreachableAgent::Exchange(error) }
             }
             error => ClientError::Stranger {

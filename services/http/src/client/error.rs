@@ -72,4 +72,10 @@ impl HttpError {
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Self::Connect { .. } | Self::ConnectTimeout(_) | Self::ResponseTimeout(_))
     }
+
+    /// Returns true if the connection ended before the whole response, as that of a server that stops does.
+    #[must_use]
+    pub fn is_broken_off(&self) -> bool {
+        matches!(self, Self::Transport(error) if !error.is_parse())
+    }
 }

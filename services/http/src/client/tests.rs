@@ -99,6 +99,20 @@ async fn silent_server_is_unreachable() {
 }
 
 #[tokio::test]
+async fn broken_answers_are_told_from_strangers() {
+    for (answer, broken_off) in [
+        ("", true),
+        ("HTTP/1.1 200 OK\r\ncontent-le", true),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n1", true),
+        ("SSH-2.0-OpenSSH_9.2\r\n\r\n", false),
+    ] {
+        let (url, _heads) = serve(vec![vec![answer], vec![answer]]).await;
+        let error = HttpClient::new(url).send(get().once()).await.unwrap_err();
+        assert_eq!(error.is_broken_off(), broken_off, "{answer:?}: {error}");
+    }
+}
+
+#[tokio::test]
 async fn unknown_certificate_ends_the_request() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (host, port) = ("127.0.0.1", listener.local_addr().unwrap().port());
