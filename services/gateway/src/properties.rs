@@ -1,10 +1,9 @@
 //! `PROPFIND` and `PROPPATCH` (RFC 4918), and listings for web browsers.
 //!
-//! Every answer has the same properties, whatever the request names: clients read those that they know. Listings are
-//! streamed, a chunk at a time, so that their size is not limited.
+//! Listings are streamed, a chunk at a time, so that their size is not limited.
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -33,8 +32,15 @@ use crate::url_path::encode;
 /// Longest body of a request.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
+/// Most properties that a request names: each is repeated for each member of a listing.
+const NAMED_MAX: usize = 100;
+
 /// Text of a listing that is handed over at once.
 const CHUNK_BYTES: usize = 32 << 10;
+
+const DAV: &str = "DAV:";
+/// Namespace of the properties of the grid's storage systems.
+const LCGDM: &str = "LCGDM:";
 
 const XML: &str = "text/xml; charset=\"utf-8\"";
 const HEAD: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<D:multistatus xmlns:D=\"DAV:\" xmlns:L=\"LCGDM:\">\n";
@@ -56,6 +62,62 @@ async fn read_body(body: Body) -> Result<Bytes, ProblemDetails> {
 pub(crate) struct ElementName {
     namespace: Option<String>,
     local: String,
+}
+
+impl ElementName {
+    fn is(&self, namespace: &str, local: &str) -> bool {
+        self.namespace.as_deref() == Some(namespace) && self.local == local
+    }
+
+    /// Writes an empty element of this name.
+    fn write(&self, out: &mut String) {
+        let (namespace, local) = (self.namespace.as_deref().unwrap_or_default(), &self.local);
+        let _ = match namespace {
+            "" => write!(out, "<{} xmlns=\"\"/>", Escaped(local)),
+            _ => write!(out, "<X:{} xmlns:X=\"{}\"/>", Escaped(local), Escaped(namespace)),
+        };
+    }
+}
+
+/// Properties that a `PROPFIND` asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum WantedProperties {
+    All,
+    /// The names of all, without values.
+    Names,
+    Named(Vec<ElementName>),
+}
+
+impl WantedProperties {
+    /// Reads a body; none asks for all.
+    fn of(body: &[u8]) -> Result<Self, ProblemDetails> {
+        if body.is_empty() {
+            return Ok(Self::All);
+        }
+        let all = elements(body)?;
+        if all.first().is_none_or(|(_, name)| name.local != "propfind") {
+            return Err(ProblemDetails::bad_request("the body is no DAV:propfind"));
+        }
+        let has = |local| all.iter().any(|(depth, name)| *depth == 1 && name.is(DAV, local));
+        if has("propname") {
+            return Ok(Self::Names);
+        }
+        if !has("prop") || has("allprop") {
+            return Ok(Self::All);
+        }
+        let mut named = Vec::new();
+        for (_, name) in all.into_iter().filter(|(depth, _)| *depth == 2) {
+            if !named.contains(&name) {
+                named.push(name);
+            }
+            if named.len() > NAMED_MAX {
+                return Err(ProblemDetails::bad_request(format!(
+                    "the body names more than {NAMED_MAX} properties: ask for fewer, or for all"
+                )));
+            }
+        }
+        Ok(Self::Named(named))
+    }
 }
 
 /// Reads the names of the elements with their depth, the root at 0.
@@ -111,21 +173,14 @@ pub(crate) async fn find(
             ));
         }
     };
-    let body = read_body(body).await?;
-    if !body.is_empty() {
-        let all = elements(&body)?;
-        let is_propfind = all.first().is_some_and(|(_, name)| name.local == "propfind");
-        if !is_propfind {
-            return Err(ProblemDetails::bad_request("the body is no DAV:propfind"));
-        }
-    }
+    let wanted = WantedProperties::of(&read_body(body).await?)?;
     let mut path = request.path.bytes().to_vec();
     let Some(place) = gateway.place(request, PathAccess::List)? else {
         let names = gateway.virtual_members(request)?;
         let mut text = HEAD.to_owned();
-        write_entry(&mut text, &path, None);
+        write_entry(&mut text, &path, None, &wanted);
         for name in names.iter().filter(|_| with_members) {
-            write_entry(&mut text, &member(&path, name.as_bytes()), None);
+            write_entry(&mut text, &member(&path, name.as_bytes()), None, &wanted);
         }
         return Ok(multistatus(Body::from(text + TAIL)));
     };
@@ -143,14 +198,14 @@ pub(crate) async fn find(
     if stat.kind == Kind::Directory && path.last() != Some(&b'/') {
         path.push(b'/');
     }
-    write_entry(&mut text, &path, Some(&stat));
+    write_entry(&mut text, &path, Some(&stat), &wanted);
     let Some(members) = members else { return Ok(multistatus(Body::from(text + TAIL))) };
     let write_member = move |text: &mut String, name: &[u8], stat: &Stat| {
         let mut path = member(&path, name);
         if stat.kind == Kind::Directory {
             path.push(b'/');
         }
-        write_entry(text, &path, Some(stat));
+        write_entry(text, &path, Some(stat), &wanted);
     };
     Ok(multistatus(streamed(Listing { text, members: Some(members), write_member, end: TAIL })))
 }
@@ -202,41 +257,76 @@ impl Members {
     }
 }
 
-/// Writes the properties of a file, or of a collection; of a collection above the exports without `stat`.
-fn write_entry(out: &mut String, path: &[u8], stat: Option<&Stat>) {
+/// Writes the wanted properties of a file, or of a collection; of a collection above the exports without `stat`.
+fn write_entry(out: &mut String, path: &[u8], stat: Option<&Stat>, wanted: &WantedProperties) {
     let is_collection = stat.is_none_or(|stat| stat.kind == Kind::Directory);
     let name = path.strip_suffix(b"/").unwrap_or(path);
     let name = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    out.push_str("<D:response><D:href>");
-    out.push_str(&encode(path));
-    out.push_str("</D:href><D:propstat><D:prop><D:displayname>");
-    push_escaped(out, &String::from_utf8_lossy(name));
-    out.push_str("</D:displayname>");
+    let mut entry = EntryWriter::begin(out, path, wanted);
+    entry.property(DAV, "displayname", format_args!("{}", Escaped(&String::from_utf8_lossy(name))));
     if let Some(stat) = stat {
         let validators = Validators::of(stat);
-        let _ =
-            write!(out, "<D:getlastmodified>{}</D:getlastmodified>", validators.last_modified());
+        entry.property(DAV, "getlastmodified", format_args!("{}", validators.last_modified()));
         if !is_collection {
-            let _ =
-                write!(out, "<D:getcontentlength>{}</D:getcontentlength><D:getetag>", stat.size);
-            push_escaped(out, &validators.etag);
-            out.push_str(
-                "</D:getetag><D:getcontenttype>application/octet-stream</D:getcontenttype>",
-            );
+            entry.property(DAV, "getcontentlength", format_args!("{}", stat.size));
+            entry.property(DAV, "getetag", format_args!("{}", Escaped(&validators.etag)));
+            entry.property(DAV, "getcontenttype", format_args!("application/octet-stream"));
         }
-        let _ = write!(
-            out,
-            "<D:creationdate>{}</D:creationdate><L:mode>{:07o}</L:mode>",
-            rfc3339(stat.mtime.seconds),
-            stat.mode | if is_collection { 0o040_000 } else { 0o100_000 }
-        );
+        entry.property(DAV, "creationdate", format_args!("{}", rfc3339(stat.mtime.seconds)));
+        let mode = stat.mode | if is_collection { 0o040_000 } else { 0o100_000 };
+        entry.property(LCGDM, "mode", format_args!("{mode:07o}"));
     }
-    out.push_str(if is_collection {
-        "<D:resourcetype><D:collection/></D:resourcetype><D:iscollection>1</D:iscollection>"
-    } else {
-        "<D:resourcetype/><D:iscollection>0</D:iscollection>"
-    });
-    out.push_str("</D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response>\n");
+    let (kind, number) = if is_collection { ("<D:collection/>", 1) } else { ("", 0) };
+    entry.property(DAV, "resourcetype", format_args!("{kind}"));
+    entry.property(DAV, "iscollection", format_args!("{number}"));
+    entry.end();
+}
+
+/// A response of a multistatus, in writing.
+struct EntryWriter<'a> {
+    out: &'a mut String,
+    wanted: &'a WantedProperties,
+    /// Numbers of the named properties that were written.
+    found: Vec<usize>,
+}
+
+impl<'a> EntryWriter<'a> {
+    fn begin(out: &'a mut String, path: &[u8], wanted: &'a WantedProperties) -> Self {
+        out.push_str("<D:response><D:href>");
+        out.push_str(&encode(path));
+        out.push_str("</D:href><D:propstat><D:prop>");
+        Self { out, wanted, found: Vec::new() }
+    }
+
+    /// Writes a property if it is wanted.
+    fn property(&mut self, namespace: &str, local: &str, value: fmt::Arguments<'_>) {
+        let prefix = if namespace == DAV { 'D' } else { 'L' };
+        if let WantedProperties::Named(named) = self.wanted {
+            let Some(number) = named.iter().position(|name| name.is(namespace, local)) else {
+                return;
+            };
+            self.found.push(number);
+        }
+        let _ = match self.wanted {
+            WantedProperties::Names => write!(self.out, "<{prefix}:{local}/>"),
+            _ => write!(self.out, "<{prefix}:{local}>{value}</{prefix}:{local}>"),
+        };
+    }
+
+    /// Ends the response, with the named properties that are not here.
+    fn end(self) {
+        let Self { out, wanted, found } = self;
+        out.push_str("</D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat>");
+        if let WantedProperties::Named(named) = wanted
+            && found.len() < named.len()
+        {
+            out.push_str("<D:propstat><D:prop>");
+            let is_missing = |number: &usize| !found.contains(number);
+            (0..named.len()).filter(is_missing).for_each(|number| named[number].write(out));
+            out.push_str("</D:prop><D:status>HTTP/1.1 404 Not Found</D:status></D:propstat>");
+        }
+        out.push_str("</D:response>\n");
+    }
 }
 
 /// Formats Unix seconds by RFC 3339; Linux file systems keep no portable time of creation, so the modification stands in.
@@ -249,23 +339,28 @@ fn rfc3339(seconds: i64) -> String {
     .to_string()
 }
 
-fn push_escaped(out: &mut String, text: &str) {
-    for letter in text.chars() {
-        match letter {
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '&' => out.push_str("&amp;"),
-            '"' => out.push_str("&quot;"),
+/// Text in XML.
+struct Escaped<'a>(&'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|letter| match letter {
+            '<' => f.write_str("&lt;"),
+            '>' => f.write_str("&gt;"),
+            '&' => f.write_str("&amp;"),
+            '"' => f.write_str("&quot;"),
             // XML 1.0 has no other control characters.
-            '\t' | '\n' | '\r' => {
-                let _ = write!(out, "&#{};", u32::from(letter));
-            }
+            '\t' | '\n' | '\r' => write!(f, "&#{};", u32::from(letter)),
             letter if letter.is_control() || matches!(letter, '\u{fffe}' | '\u{ffff}') => {
-                out.push(char::REPLACEMENT_CHARACTER);
+                f.write_char(char::REPLACEMENT_CHARACTER)
             }
-            letter => out.push(letter),
-        }
+            letter => f.write_char(letter),
+        })
     }
+}
+
+fn push_escaped(out: &mut String, text: &str) {
+    let _ = write!(out, "{}", Escaped(text));
 }
 
 /// Text of a listing, read member by member.
@@ -329,11 +424,9 @@ pub(crate) async fn patch(
     let mut text = format!("{HEAD}<D:response><D:href>{}</D:href>", encode(request.path.bytes()));
     // propertyupdate / set or remove / prop / property
     for (_, name) in all.iter().filter(|(depth, _)| *depth == 3) {
-        text.push_str("<D:propstat><D:prop><X:");
-        push_escaped(&mut text, &name.local);
-        text.push_str(" xmlns:X=\"");
-        push_escaped(&mut text, name.namespace.as_deref().unwrap_or_default());
-        text.push_str("\"/></D:prop><D:status>HTTP/1.1 403 Forbidden</D:status></D:propstat>");
+        text.push_str("<D:propstat><D:prop>");
+        name.write(&mut text);
+        text.push_str("</D:prop><D:status>HTTP/1.1 403 Forbidden</D:status></D:propstat>");
     }
     text.push_str("</D:response>\n");
     text.push_str(TAIL);
@@ -425,12 +518,51 @@ mod tests {
     #[test]
     fn entries_escape_names() {
         let mut text = String::new();
-        write_entry(&mut text, b"/a<b&\"\x01\xff/", None);
+        write_entry(&mut text, b"/a<b&\"\x01\xff/", None, &WantedProperties::All);
         assert!(text.contains("<D:href>/a%3Cb%26%22%01%FF/</D:href>"), "{text}");
         assert!(text.contains("<D:displayname>a&lt;b&amp;&quot;\u{fffd}\u{fffd}<"), "{text}");
         assert!(
             text.contains("<D:collection/>")
                 && elements(format!("<r xmlns:D='DAV:' xmlns:L='L'>{text}</r>").as_bytes()).is_ok()
         );
+    }
+
+    #[test]
+    fn wanted_properties_are_answered() {
+        let answer = |body: &str| {
+            let mut text = String::new();
+            let wanted = WantedProperties::of(body.as_bytes()).map_err(|problem| problem.status)?;
+            write_entry(&mut text, b"/d/", None, &wanted);
+            Ok::<_, u16>(text)
+        };
+        let propfind = |content: &str| {
+            let xmlns = "xmlns:D=\"DAV:\" xmlns:Z=\"urn:z\"";
+            answer(&format!("<D:propfind {xmlns}>{content}</D:propfind>"))
+        };
+        let whole = answer("").unwrap();
+        assert!(whole.contains("<D:displayname>d</D:displayname>"), "{whole}");
+        for all in ["<D:allprop/>", "<D:allprop/><D:include><Z:a/></D:include>", "<Z:odd/>"] {
+            assert_eq!(propfind(all).unwrap(), whole, "{all}");
+        }
+        assert_eq!(answer("<propfind><prop><a/></prop></propfind>").unwrap(), whole);
+        let head = "<D:response><D:href>/d/</D:href><D:propstat><D:prop>";
+        let found = "</D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat>";
+        let names = "<D:displayname/><D:resourcetype/><D:iscollection/>";
+        let names = format!("{head}{names}{found}</D:response>\n");
+        assert_eq!(propfind("<D:propname/>").unwrap(), names);
+        let own = "<D:resourcetype><D:collection/></D:resourcetype>";
+        // davix sends one element for each property.
+        for body in [
+            "<D:prop><D:resourcetype/><Z:a/></D:prop>",
+            "<D:prop><D:resourcetype/></D:prop><D:prop><Z:a/></D:prop><D:prop><Z:a/></D:prop>",
+        ] {
+            let missing = "<D:propstat><D:prop><X:a xmlns:X=\"urn:z\"/></D:prop><D:status>HTTP/1.1 404 Not Found</D:status></D:propstat>";
+            let expected = format!("{head}{own}{found}{missing}</D:response>\n");
+            assert_eq!(propfind(body).unwrap(), expected, "{body}");
+        }
+        let expected = format!("{head}{own}{found}</D:response>\n");
+        assert_eq!(propfind("<D:prop><D:resourcetype/></D:prop>").unwrap(), expected);
+        let many: String = (0..=NAMED_MAX).map(|number| format!("<Z:a{number}/>")).collect();
+        assert_eq!(propfind(&format!("<D:prop>{many}</D:prop>")), Err(400));
     }
 }
