@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use penstock_testkit::raw::free_port;
 use penstock_testkit::{Requirement, is_installed};
 use penstock_tokens::{RedirectGrant, RedirectKey, RedirectedClient};
 
@@ -96,8 +96,7 @@ impl HeadSite {
         let mut urls = Vec::new();
         let mut agents = Vec::new();
         for _ in 0..2 {
-            // The configuration names the port: another process may take it meanwhile, and then the test fails.
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let port = free_port();
             let url = format!("https://localhost:{port}");
             let gateway = format!(
                 "listen = [\"127.0.0.1:{port}\"]\nroot = [\"127.0.0.1:0\"]\n{}[gateway.redirected]\nkey = \"redirect.key\"\nurl = {url:?}\n",

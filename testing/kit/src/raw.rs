@@ -3,6 +3,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Time limit of each read from a connection.
@@ -150,11 +151,24 @@ fn read_request(reader: &mut impl BufRead) -> ReceivedRequest {
     ReceivedRequest { head, body }
 }
 
-/// Returns a port of TCP on 127.0.0.1 that is free now; another process may take it.
+/// Ports that the kernel gives to no client by default.
+const SERVER_PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// Returns a port of TCP on 127.0.0.1 that is free now and that no client gets: a server may take it, and take it again.
 ///
 /// # Panics
 /// When the system has none.
 #[must_use]
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let begin = std::process::id().wrapping_mul(61);
+    for _ in SERVER_PORTS {
+        let number = begin.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed));
+        let offset = number % u32::from(SERVER_PORTS.end - SERVER_PORTS.start);
+        let port = SERVER_PORTS.start + u16::try_from(offset).expect("below the end");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port of {SERVER_PORTS:?} is free");
 }
