@@ -141,6 +141,7 @@ fn unreachable_name_names_each_address() {
     assert_eq!((done.code, done.lines().len()), (1, 1), "{done:?}");
     assert!(done.error.contains(&format!("cannot reach localhost:{}: ", free.port())), "{done:?}");
     assert!(done.error.contains(&format!("{free}: Connection refused")), "{done:?}");
+    assert!(done.error.contains("start an agent there"), "{done:?}");
 }
 
 #[test]

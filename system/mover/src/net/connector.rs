@@ -269,7 +269,16 @@ impl PeerConnector {
                 let text = "it does not speak this version of Penstock's protocol on that port";
                 CopyError::Unreachable(shown.clone(), format!("{text} ({error})"))
             }
-            _ => CopyError::Unreachable(shown.clone(), penstock_sys::fs::describe(&error)),
+            kind => {
+                let remedy = match kind {
+                    io::ErrorKind::ConnectionRefused => {
+                        ": start an agent there (penstock serve), or give its port (HOST:PORT)"
+                    }
+                    _ => "",
+                };
+                let text = format!("{}{remedy}", penstock_sys::fs::describe(&error));
+                CopyError::Unreachable(shown.clone(), text)
+            }
         };
         let (mut channel, _) = self.connect(ConnectionKind::Control, 0, None).map_err(failed)?;
         let open = OpenRequest {
