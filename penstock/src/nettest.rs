@@ -407,10 +407,10 @@ fn test(args: &NettestArgs, signals: &Signals) -> Result<(), NettestFailure> {
         return Err(error.into());
     }
     if args.json {
-        let advice = advice(&report);
+        let advice = advice(&report, args.window);
         print_json(&Tested { report, advice })?;
     } else {
-        print_report(&report)?;
+        print_report(&report, args.window)?;
     }
     Ok(())
 }

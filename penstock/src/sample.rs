@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,7 +105,15 @@ fn address(text: &str) -> anyhow::Result<SocketAddr> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Ok((address, COLLECTOR_PORT).into());
     }
-    let with_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let port = text.rsplit_once(':').map(|(_, port)| port);
+    let is_number =
+        |port: &&str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some(port) = port.filter(is_number)
+        && port.parse::<NonZeroU16>().is_err()
+    {
+        return Err(anyhow!("collector {text}: {port} is not a port"));
+    }
+    let with_port = port.is_some_and(|port| port.parse::<u16>().is_ok());
     let resolved =
         if with_port { text.to_socket_addrs() } else { (text, COLLECTOR_PORT).to_socket_addrs() };
     let remedy = || format!("collector {text}: give a name that resolves, or ADDRESS:PORT");
@@ -290,6 +299,10 @@ mod tests {
         }
         assert_eq!(address("localhost").unwrap().port(), COLLECTOR_PORT);
         assert!(address("no such host").is_err());
+        for port in ["0", "65536", "99999"] {
+            let error = address(&format!("127.0.0.1:{port}")).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("{port} is not a port")), "{error}");
+        }
     }
 
     #[test]

@@ -138,6 +138,25 @@ fn fixed_byte_count_is_exact() {
 }
 
 #[test]
+fn small_windows_end_in_time() {
+    let listener = Listening::on("127.0.0.1:0");
+    // The kernel takes a block of 1 MiB in hundreds of parts.
+    for window in ["1", "4096", "16KiB"] {
+        let report = listener.test(&["-t", "0.5", "-w", window, "-P", "2"]);
+        assert!(number(&report, "seconds") < 5.0, "{window}: {report}");
+        let advice = report["advice"].as_str();
+        assert!(advice.is_none_or(|advice| advice.contains("-w")), "{window}: {report}");
+    }
+}
+
+#[test]
+fn contradictory_ports_are_refused() {
+    let listener = Listening::on("127.0.0.1:0");
+    let output = client(&listener.address, &["-p", "1", "-t", "0.2"]);
+    assert!(only_line(&output.stderr).contains("give one of them"));
+}
+
+#[test]
 fn rate_limit_spans_all_streams() {
     let listener = Listening::on("127.0.0.1:0");
     for flags in [&["-P", "1"][..], &["-P", "4", "-R"]] {

@@ -38,7 +38,7 @@ pub(super) fn print_interval(interval: &Interval) -> io::Result<()> {
     out.flush()
 }
 
-pub(super) fn print_report(report: &Report) -> io::Result<()> {
+pub(super) fn print_report(report: &Report, window_bytes: Option<u32>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if report.streams.len() > 1 {
         for stream in &report.streams {
@@ -103,7 +103,7 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
             show_rate(rdma.limit_bits_per_second)
         )?;
     }
-    if let Some(advice) = advice(report) {
+    if let Some(advice) = advice(report, window_bytes) {
         writeln!(out, "{advice}")?;
     }
     print_other_tests(&mut out, report.other_tests)?;
@@ -132,7 +132,7 @@ fn show_datagrams(counts: &DatagramCounts) -> String {
 }
 
 /// Advice where socket buffers bind a direction, or may do so.
-pub(super) fn advice(report: &Report) -> Option<String> {
+pub(super) fn advice(report: &Report, window_bytes: Option<u32>) -> Option<String> {
     if let Some(rdma) = &report.rdma {
         let is_bound = report.flows.iter().any(|flow| flow.bound_by == "depth");
         return is_bound.then(|| {
@@ -149,6 +149,14 @@ pub(super) fn advice(report: &Report) -> Option<String> {
     let streams = report.streams.iter().filter(|one| one.direction == flow.direction);
     let count = streams.clone().count();
     let rtt = streams.map(|one| one.rtt_min_us).filter(|rtt| *rtt > 0).min()?;
+    if let Some(window) = window_bytes
+        && flow.bound_by != "network"
+    {
+        return Some(format!(
+            "socket buffers of {} (-w) bound the rate: leave -w out, or give the wanted rate times the round trip of {rtt} us",
+            show_bytes(window.into())
+        ));
+    }
     let ceiling = Ceiling::here(Duration::from_micros(u64::from(rtt)))?;
     let sends_here = flow.direction == "forward";
     match (flow.bound_by, sends_here) {

@@ -83,6 +83,9 @@ impl TestTarget {
     fn addresses(&self) -> Result<Vec<SocketAddr>, NettestError> {
         let fail = |reason: String| NettestError::Resolve { host: self.host.clone(), reason };
         let (host, port) = split_host(&self.host).map_err(|error| fail(error.to_string()))?;
+        if let (Some(one), Some(other)) = (port, self.port.filter(|_| port != self.port)) {
+            return Err(fail(format!("port {one}, and {other} as an option: give one of them")));
+        }
         let port = port.or(self.port).unwrap_or_else(|| self.protocol.default_port());
         let found: Vec<SocketAddr> = (host, port)
             .to_socket_addrs()

@@ -91,7 +91,7 @@ pub enum NettestError {
     #[error("the other end failed: {0}")]
     PeerFailed(String),
     /// The control connection was lost.
-    #[error("the control connection ended: {0}")]
+    #[error("the control connection ended ({0}): the other end stopped, or the path to it")]
     ControlLost(#[source] io::Error),
     /// The other end is silent.
     #[error(

@@ -287,7 +287,7 @@ impl TestParams {
         if self.rate_bps.is_some_and(|rate| rate < 8_000) {
             return Err(InvalidParams::Rate);
         }
-        if self.block_bytes.is_some_and(|block| !(64..=16 << 20).contains(&block)) {
+        if !self.udp && self.block_bytes.is_some_and(|block| !(64..=16 << 20).contains(&block)) {
             return Err(InvalidParams::Block);
         }
         if self.udp {
@@ -444,6 +444,7 @@ mod tests {
             (TestParams { interval_seconds: 0.0, ..test() }, "interval"),
             (TestParams { block_bytes: Some(1), ..test() }, "block"),
             (TestParams { udp: true, block_bytes: Some(65_508), ..test() }, "65507"),
+            (TestParams { udp: true, block_bytes: Some(1), ..test() }, "64 to 65507"),
             (TestParams { udp: true, scitag: Some(1), ..test() }, "scitag"),
             (TestParams { congestion: Some("a b".into()), ..test() }, "congestion"),
             (TestParams { udp: true, ..rdma(8) }, "udp"),

@@ -401,6 +401,8 @@ fn bottleneck(params: &TestParams, pairs: &[(&StreamReport, &StreamReport)]) -> 
     const CPU_BUSY_MIN: f64 = 0.9;
     const AT_LIMIT: f64 = 0.97;
     const AT_DEPTH: f64 = 0.8;
+    /// Part of a given socket buffer under way: the kernel's own records take up to half of it.
+    const FULL_WINDOW: f64 = 0.5;
     /// Shorter times are measured too coarsely to name a share of them.
     const SPAN_SECONDS_MIN: f64 = 1e-3;
     let count = pairs.len() as f64;
@@ -422,6 +424,11 @@ fn bottleneck(params: &TestParams, pairs: &[(&StreamReport, &StreamReport)]) -> 
         let round_trip = Duration::from_micros(micros as u64);
         rate_limit_bps(rdma.depth, params.message_bytes(), round_trip)
     });
+    let window_share = |window: u32| {
+        let seconds =
+            mean(&|sender, receiver| f64::from(sender.rtt_min_us.max(receiver.rtt_min_us)) / 1e6);
+        rate / 8.0 * seconds / f64::from(window)
+    };
     match () {
         () if limit.is_some_and(|limit| rate >= limit * AT_LIMIT) => "rate limit",
         () if mean_part(&|sender, _| sender.cpu_us) > CPU_BUSY_MIN => "sender CPU",
@@ -429,6 +436,9 @@ fn bottleneck(params: &TestParams, pairs: &[(&StreamReport, &StreamReport)]) -> 
         () if depth_limit.is_some_and(|limit| rate >= limit * AT_DEPTH) => "depth",
         () if mean_part(&|sender, _| sender.window_us) > LIMITED_SHARE_MIN => "receive buffer",
         () if mean_part(&|sender, _| sender.buffer_us) > LIMITED_SHARE_MIN => "send buffer",
+        () if params.window_bytes.is_some_and(|window| window_share(window) > FULL_WINDOW) => {
+            "send buffer"
+        }
         () => "network",
     }
 }
@@ -503,6 +513,23 @@ mod tests {
         // Two streams, one of them limited: half of their time.
         let held = stream(0, 0, 900_000);
         assert_eq!(bottleneck(&params, &[(&held, &idle), (&idle, &idle)]), "send buffer");
+    }
+
+    #[test]
+    fn full_window_is_a_limit() {
+        // 2 MB/s at 40 ms: 80 kB under way.
+        let stream = StreamReport {
+            bytes: 2_000_000,
+            last_us: 1_000_000,
+            rtt_min_us: 40_000,
+            ..StreamReport::default()
+        };
+        for (window_bytes, expected) in
+            [(None, "network"), (Some(64 << 10), "send buffer"), (Some(1 << 20), "network")]
+        {
+            let params = TestParams { window_bytes, ..TestParams::default() };
+            assert_eq!(bottleneck(&params, &[(&stream, &stream)]), expected, "{window_bytes:?}");
+        }
     }
 
     /// With a window of a few bytes the sender hands over one block in a second.

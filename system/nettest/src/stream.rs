@@ -351,6 +351,10 @@ impl Stream {
                     sent += taken as u64;
                     counter.add(taken as u64, self.shared.started.elapsed());
                     self.shared.passed[self.slot].0.fetch_add(taken as u64, Relaxed);
+                    // A small socket buffer takes a block in many parts.
+                    if sent < length && self.shared.is_over() {
+                        break;
+                    }
                 }
                 Err(error) if is_timeout(&error) && self.shared.is_over() => break,
                 Err(error) if is_timeout(&error) => {}

@@ -59,12 +59,20 @@ pub struct HistoryError {
 /// Fault of the file or of a statement.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HistoryFault {
-    #[error(transparent)]
+    #[error("{0}{remedy}", remedy = remedy(.0))]
     Database(#[from] sqlx::Error),
     #[error("{}", penstock_sys::fs::describe(.0))]
     Io(#[from] io::Error),
     #[error("its format {0} is newer than {latest}: use the penstock that wrote it, or move the file away", latest = MIGRATIONS.len())]
     Newer(i64),
+}
+
+/// Remedy for a fault of the database.
+fn remedy(error: &sqlx::Error) -> &'static str {
+    match is_damage(error) {
+        true => ": the agent renames it and begins a new one when it next writes",
+        false => "",
+    }
 }
 
 impl HistoryError {
@@ -119,9 +127,13 @@ async fn migrate(pool: &SqlitePool) -> Result<(), HistoryFault> {
     Ok(())
 }
 
-/// True for SQLITE_CORRUPT and SQLITE_NOTADB.
 fn is_damaged(error: &HistoryError) -> bool {
-    let HistoryFault::Database(sqlx::Error::Database(error)) = &error.source else { return false };
+    matches!(&error.source, HistoryFault::Database(error) if is_damage(error))
+}
+
+/// True for SQLITE_CORRUPT and SQLITE_NOTADB.
+fn is_damage(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(error) = error else { return false };
     // The lower eight bits are the primary code.
     let code = error.code().and_then(|code| code.parse::<i32>().ok());
     matches!(code.map(|code| code & 0xFF), Some(11 | 26))
