@@ -220,9 +220,9 @@ pub(crate) fn run(args: NettestArgs) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(NettestFailure::Output(error)) => fail(1, &format!("cannot write the result: {error}")),
-        Err(NettestFailure::Test(error @ (NettestError::Params(_) | NettestError::Option(_)))) => {
-            fail(2, &error.to_string())
-        }
+        Err(NettestFailure::Test(
+            error @ (NettestError::Params(_) | NettestError::Option(_) | NettestError::Host { .. }),
+        )) => fail(2, &error.to_string()),
         Err(NettestFailure::Test(error)) => fail(1, &error.to_string()),
         Err(NettestFailure::Listen(address, error)) => {
             let owner = match error.kind() {

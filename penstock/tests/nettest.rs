@@ -150,10 +150,19 @@ fn small_windows_end_in_time() {
 }
 
 #[test]
-fn contradictory_ports_are_refused() {
-    let listener = Listening::on("127.0.0.1:0");
-    let output = client(&listener.address, &["-p", "1", "-t", "0.2"]);
-    assert!(only_line(&output.stderr).contains("give one of them"));
+fn malformed_hosts_are_usage_errors() {
+    for (host, words) in [
+        ("127.0.0.1:8620", "give one of them"),
+        ("127.0.0.1:99999", "'99999' is not a port"),
+        ("127.0.0.1:", "'' is not a port"),
+        (":8620", "no host"),
+        ("", "no host"),
+        ("[::1", "'[' without ']'"),
+    ] {
+        let output = client(host, &["-p", "1", "-t", "0.2"]);
+        assert_eq!(output.status.code(), Some(2), "{host}");
+        assert!(only_line(&output.stderr).contains(words), "{host}: {output:?}");
+    }
 }
 
 #[test]

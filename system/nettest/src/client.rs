@@ -82,9 +82,11 @@ impl TestTarget {
     /// Resolves the addresses to try, in the resolver's order.
     fn addresses(&self) -> Result<Vec<SocketAddr>, NettestError> {
         let fail = |reason: String| NettestError::Resolve { host: self.host.clone(), reason };
-        let (host, port) = split_host(&self.host).map_err(|error| fail(error.to_string()))?;
+        let malformed = |reason: String| NettestError::Host { host: self.host.clone(), reason };
+        let (host, port) = split_host(&self.host).map_err(|error| malformed(error.to_string()))?;
         if let (Some(one), Some(other)) = (port, self.port.filter(|_| port != self.port)) {
-            return Err(fail(format!("port {one}, and {other} as an option: give one of them")));
+            let reason = format!("port {one}, and {other} as an option: give one of them");
+            return Err(malformed(reason));
         }
         let port = port.or(self.port).unwrap_or_else(|| self.protocol.default_port());
         let found: Vec<SocketAddr> = (host, port)
@@ -109,6 +111,8 @@ enum HostSyntaxError {
     OpenBracket,
     #[error("'{0}' after ']'")]
     AfterBracket(String),
+    #[error("no host: write HOST, HOST:PORT or [ADDRESS]:PORT")]
+    Empty,
 }
 
 /// Splits `HOST[:PORT]`; a bare IPv6 address has no port.
@@ -122,6 +126,9 @@ fn split_host(text: &str) -> Result<(&str, Option<u16>), HostSyntaxError> {
             None if rest.is_empty() => Ok((host, None)),
             None => Err(HostSyntaxError::AfterBracket(rest.to_owned())),
         };
+    }
+    if text.is_empty() || text.starts_with(':') && !text.starts_with("::") {
+        return Err(HostSyntaxError::Empty);
     }
     match text.split_once(':') {
         Some((_, rest)) if rest.contains(':') => Ok((text, None)),
@@ -353,7 +360,7 @@ fn parse_test_id(text: &str) -> Result<[u8; 16], NettestError> {
 
 #[cfg(test)]
 mod tests {
-    use super::split_host;
+    use super::{HostSyntaxError, split_host};
 
     #[test]
     fn hosts_come_with_and_without_port() {
@@ -363,6 +370,10 @@ mod tests {
         assert_eq!(split_host("[::1]:90"), Ok(("::1", Some(90))));
         assert_eq!(split_host("[::1]"), Ok(("::1", None)));
         assert!(split_host("dtn1:http").unwrap_err().to_string().contains("'http'"));
+        assert_eq!(split_host("::1"), Ok(("::1", None)));
+        for empty in ["", ":90"] {
+            assert_eq!(split_host(empty), Err(HostSyntaxError::Empty));
+        }
         assert!(split_host("[::1").is_err());
         assert!(split_host("[::1]9").is_err());
     }

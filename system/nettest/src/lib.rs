@@ -65,6 +65,14 @@ pub enum NettestError {
     /// The parameters are not valid.
     #[error(transparent)]
     Params(#[from] params::InvalidParams),
+    /// The other end is not named as `HOST` or `HOST:PORT`.
+    #[error("'{host}': {reason}")]
+    Host {
+        /// Host as given.
+        host: String,
+        /// Fault of its form.
+        reason: String,
+    },
     /// The name has no address of the requested family.
     #[error("{host}: {reason}")]
     Resolve {
