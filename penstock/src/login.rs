@@ -224,12 +224,14 @@ fn ask_api(
         },
         Err(error) => return Err(LoginFailure::Unreachable(error.to_string())),
     };
-    if client.ask::<serde_json::Value>("GET", "/api/v1/disks", None::<&()>).is_ok() {
-        let name = "a host of its disks".to_owned();
-        return Ok(AcceptedBy::AgentApi { name, scopes: Vec::new() });
-    }
-    match client.ask::<serde_json::Value>("GET", "/api/v1/requests?limit=1", None::<&()>) {
-        Ok(_) | Err(ClientError::Refused { status: 403, .. }) => Ok(AcceptedBy::ControllerApi),
+    let get = |path: &str| client.ask::<serde_json::Value>("GET", path, None::<&()>);
+    match get("/api/v1/requests?limit=1") {
+        Ok(_) => Ok(AcceptedBy::ControllerApi),
+        _ if get("/api/v1/disks").is_ok() => {
+            let name = "a host of its disks".to_owned();
+            Ok(AcceptedBy::AgentApi { name, scopes: Vec::new() })
+        }
+        Err(ClientError::Refused { status: 403, .. }) => Ok(AcceptedBy::ControllerApi),
         _ => match refusal {
             Some(text) => refuse(text),
             None => {
