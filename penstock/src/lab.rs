@@ -201,6 +201,15 @@ pub(crate) fn run(args: &LabArgs) -> Result<Code, CommandFailure> {
             output(args.json, &report, |one| show::circuits(std::slice::from_ref(one)))?;
         }
         LabCommand::Release { circuit } => {
+            // A release is no error to the lab, so that programs can repeat it.
+            let known: Vec<CircuitReport> =
+                labs.ask(args.name.as_deref(), &LabRequest::Circuits)?;
+            if known.iter().all(|one| one.name != *circuit) {
+                let names: Vec<_> = known.into_iter().map(|one| one.name).collect();
+                let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                let why = anyhow!("no circuit is called {circuit}; there are: {names}");
+                return Err(CommandFailure::new(Code::Failed, why));
+            }
             let request = LabRequest::Release { name: circuit.clone() };
             let _: Value = labs.ask(args.name.as_deref(), &request)?;
         }

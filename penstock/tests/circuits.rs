@@ -366,6 +366,9 @@ fn circuit_waits_for_start_and_provider() {
     wait_until("it is released", CIRCUIT_TIMEOUT, || {
         circuits().as_array()?.is_empty().then_some(())
     });
+    let again = run(env.penstock().args(["lab", "release", &format!("reservation-{now}")]));
+    assert_eq!(again.code, 1, "{again:?}");
+    assert!(again.error.contains("no circuit is called"), "{again:?}");
     assert_eq!(state(&later).as_deref(), Some("booked"));
     let log = RunningCommand::start(env.penstock().args([
         "reserve",
