@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use penstock_testkit::raw::free_port;
 use serde_json::Value;
 
 const LOG_TIMEOUT: Duration = Duration::from_secs(30);
@@ -223,7 +224,7 @@ fn udp_reports_loss_jitter_and_order() {
 #[test]
 fn occupied_udp_port_is_in_json() {
     // A free TCP port whose UDP port is taken.
-    let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let udp = std::net::UdpSocket::bind(("127.0.0.1", free_port())).unwrap();
     let address = udp.local_addr().unwrap().to_string();
     let mut child = penstock()
         .args(["nettest", "--json", "--listen", &address])
