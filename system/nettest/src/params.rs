@@ -407,10 +407,12 @@ impl TestParams {
     }
 
     /// Block size for the kernel, `usual` without a rate limit: with one, at most 5 ms of data, which
-    /// keeps the flow smooth.
+    /// keeps the flow smooth. A small socket buffer takes small blocks, so that the test ends on time.
     #[must_use]
     pub fn send_block_bytes(&self, usual: u64) -> u64 {
-        let block = self.block_bytes.map_or(usual, u64::from);
+        let most =
+            self.window_bytes.map_or(u64::MAX, |window| (4 * u64::from(window)).max(4 << 10));
+        let block = self.block_bytes.map_or(usual, u64::from).min(most);
         match self.stream_bytes_per_second() {
             Some(rate) => block.min((rate / 200).max(1_024)),
             None => block,
