@@ -53,7 +53,7 @@ pub enum DiskExportError {
     },
 }
 
-/// A host that cannot be told how to connect to a disk.
+/// Reason why the agent withholds address and secret of a disk.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DiskConnectionError {
     /// No disk of this name.

@@ -153,7 +153,7 @@ mod tests {
         let (near, mut far) = tokio::io::duplex(64);
         let mut stream = lingering(near, true);
         let client = async move {
-            // More than fits: somebody has to read it.
+            // More than the pipe holds: the stream has to read it.
             far.write_all(&[0; 1000]).await.unwrap();
             assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
         };

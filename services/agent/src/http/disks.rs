@@ -1,7 +1,7 @@
 //! Disks that the agent exports: their list, and what a host needs to connect to one.
 //!
 //! The list is open to those who may read the API. Address and secret of a disk take the agent's own token, or an issued one
-//! with the scope `operate`, `disk:*` or `disk:NAME`; a host is told what the configuration of the disk permits it.
+//! with the scope `operate`, `disk:*` or `disk:NAME`; the agent gives them only for a host that the disk's configuration names.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
