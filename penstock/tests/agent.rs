@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use common::{
     Agent, CommandOutcome, ReadyProcess, RunningCommand, penstock, run, wait_until, write_private,
 };
+use penstock_testkit::raw::uninterrupted;
 use serde_json::Value;
 
 fn output(command: &mut Command) -> (i32, String, String) {
@@ -389,7 +390,7 @@ fn service_manager_receives_notifications() {
     let mut agent = Agent::spawn(command);
     let next = || {
         let mut bytes = [0; 512];
-        let count = manager.recv(&mut bytes).unwrap();
+        let count = uninterrupted(|| manager.recv(&mut bytes)).unwrap();
         String::from_utf8_lossy(&bytes[..count]).into_owned()
     };
     assert_eq!(next().trim(), "READY=1");

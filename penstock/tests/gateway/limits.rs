@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
-use penstock_testkit::raw::{RawResponse, exchange, read_response};
+use penstock_testkit::raw::{RawResponse, exchange, read_response, uninterrupted};
 
 use crate::common::wait_until;
 use crate::root::root_authority;
@@ -29,7 +29,7 @@ fn idle(authority: &str, limit: usize) -> Vec<TcpStream> {
 /// True once the server closes a connection, sooner than the time limit of an idle one.
 fn is_closed(stream: &TcpStream) -> bool {
     let mut stream = stream;
-    matches!(stream.read(&mut [0]), Ok(0))
+    matches!(uninterrupted(|| stream.read(&mut [0])), Ok(0))
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn last_of(site: &Site, requests: &[&str]) -> (RawResponse, bool) {
         last = Some(read_response(&mut reader));
     }
     let closed = reader.get_ref().set_read_timeout(Some(Duration::from_secs(8))).is_ok()
-        && matches!(reader.read(&mut [0]), Ok(0));
+        && matches!(uninterrupted(|| reader.read(&mut [0])), Ok(0));
     (last.unwrap(), closed)
 }
 

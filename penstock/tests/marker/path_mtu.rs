@@ -5,6 +5,8 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
+use penstock_testkit::raw::uninterrupted;
+
 use crate::lab::{HERE, Lab, inside, labelled, possible, sh};
 use crate::shares::rule;
 
@@ -103,7 +105,7 @@ fn send(connection: (TcpStream, TcpStream), mut during: impl FnMut(usize)) {
         server.read_exact(&mut block).unwrap();
         assert!(block.iter().all(|byte| *byte == number as u8), "block {number}");
     }
-    assert_eq!(server.read(&mut block).unwrap(), 0);
+    assert_eq!(uninterrupted(|| server.read(&mut block)).unwrap(), 0);
     sender.join().unwrap();
 }
 
@@ -165,7 +167,7 @@ fn arrives(client: &UdpSocket, server: &UdpSocket, number: u32) -> bool {
     }
     loop {
         let mut received = [0; 1500];
-        match server.recv(&mut received) {
+        match uninterrupted(|| server.recv(&mut received)) {
             Ok(_) if received[..4] == number.to_be_bytes() => return true,
             // Too late for its turn.
             Ok(_) => {}

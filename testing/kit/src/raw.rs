@@ -20,6 +20,20 @@ pub fn connect(address: impl ToSocketAddrs) -> TcpStream {
     stream
 }
 
+/// Repeats `call` for as long as it is interrupted: a system call with a time limit fails with EINTR after the process
+/// was stopped, where one without is continued (signal(7)).
+///
+/// # Errors
+/// Those of `call` besides the interruption.
+pub fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
 /// Sends `request` and returns all bytes until the server closes or the time limit passes.
 ///
 /// # Panics

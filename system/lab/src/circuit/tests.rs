@@ -3,6 +3,7 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
+use penstock_testkit::raw::uninterrupted;
 use penstock_topology::Topology;
 
 use super::*;
@@ -117,7 +118,7 @@ fn arrive(from: &UdpSocket, to: &UdpSocket, count: usize) -> usize {
     }
     let mut got = 0;
     let mut buffer = [0; 2000];
-    while got < count && to.recv(&mut buffer).is_ok() {
+    while got < count && uninterrupted(|| to.recv(&mut buffer)).is_ok() {
         got += 1;
     }
     got

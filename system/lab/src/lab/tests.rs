@@ -3,6 +3,7 @@
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
+use penstock_testkit::raw::uninterrupted;
 use penstock_topology::Topology;
 use penstock_units::{BitRate, ByteCount};
 
@@ -70,9 +71,9 @@ fn packets_take_the_links_delay_on(lab: Lab) {
     for _ in 0..5 {
         let since = Instant::now();
         a.send_to(b"there", b.local_addr().unwrap()).unwrap();
-        let (_, from) = b.recv_from(&mut [0; 9]).unwrap();
+        let (_, from) = uninterrupted(|| b.recv_from(&mut [0; 9])).unwrap();
         b.send_to(b"back", from).unwrap();
-        a.recv(&mut [0; 9]).unwrap();
+        uninterrupted(|| a.recv(&mut [0; 9])).unwrap();
         assert!(since.elapsed() >= Duration::from_millis(20));
     }
     let far = lab.status(lab.plan().topology.link("far").unwrap()).unwrap();
@@ -147,7 +148,7 @@ fn seed_determines_losses_cut_drops_all_on(mut lab: Lab) {
         // netem uses another random number generator.
         let mut arrived = 0;
         b.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-        while b.recv(&mut [0; 9]).is_ok() {
+        while uninterrupted(|| b.recv(&mut [0; 9])).is_ok() {
             arrived += 1;
         }
         let lost = lab.status(link).unwrap()[0].counters.lost;
@@ -159,7 +160,7 @@ fn seed_determines_losses_cut_drops_all_on(mut lab: Lab) {
     assert!((120..190).contains(&arrive.len()));
     for number in &arrive {
         let mut text = [0; 9];
-        assert_eq!((b.recv(&mut text).unwrap(), text[0]), (1, *number));
+        assert_eq!((uninterrupted(|| b.recv(&mut text)).unwrap(), text[0]), (1, *number));
     }
     let counters = lab.status(link).unwrap()[0].counters;
     assert_eq!(counters.lost, u64::from(count) - arrive.len() as u64);
@@ -170,7 +171,7 @@ fn seed_determines_losses_cut_drops_all_on(mut lab: Lab) {
     }
     lab.set(link, [Impairment::default(); 2]).unwrap();
     a.send_to(b"again", b.local_addr().unwrap()).unwrap();
-    assert_eq!(b.recv(&mut [0; 9]).unwrap(), 5);
+    assert_eq!(uninterrupted(|| b.recv(&mut [0; 9])).unwrap(), 5);
 }
 
 #[test]

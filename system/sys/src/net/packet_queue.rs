@@ -255,6 +255,7 @@ mod tests {
     use super::*;
     use crate::namespace::NetworkNamespace;
     use crate::net::{CE_MARK, Configurator, Diversion, divert};
+    use penstock_testkit::raw::uninterrupted;
     use std::net::UdpSocket;
     use std::time::Duration;
 
@@ -292,7 +293,7 @@ mod tests {
                     queue.accept_up_to(seen[2].0, Some(CE_MARK)).unwrap();
                     let mut text = [0; 9];
                     for expected in ["one", "three"] {
-                        let length = there.recv(&mut text).unwrap();
+                        let length = uninterrupted(|| there.recv(&mut text)).unwrap();
                         assert_eq!(&text[..length], expected.as_bytes());
                     }
                 }
@@ -301,7 +302,7 @@ mod tests {
                 let there = UdpSocket::bind("127.0.0.1:0").unwrap();
                 there.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
                 there.send_to(b"four", there.local_addr().unwrap()).unwrap();
-                assert_eq!(there.recv(&mut [0; 9]).unwrap(), 4);
+                assert_eq!(uninterrupted(|| there.recv(&mut [0; 9])).unwrap(), 4);
             })
             .unwrap();
     }
