@@ -35,8 +35,12 @@ function timeValues(most, count) {
   return Array.from({ length: Math.floor(most / step) + 1 }, (_, at) => at * step);
 }
 
-const changes = (one) => one.target_streams !== one.streams;
-const change = (one) => (changes(one) ? `${one.streams} → ${one.target_streams}` : String(one.streams));
+const change = (from, to) => (from === to ? String(from) : `${from} → ${to}`);
+const streamsOf = (one) => change(one.streams, one.target_streams);
+const readersOf = (one) => change(one.readers, one.target_readers);
+
+const isChange = (one) => one.streams !== one.target_streams || one.readers !== one.target_readers;
+const emphasized = (text) => (text.includes("→") ? html`<b>${text}</b>` : text);
 
 /** Scales of the drawing at this width. */
 function scalesOf({ series, decisions }, width) {
@@ -106,7 +110,7 @@ export function TuningPlot({ tuning, label, chosen, onChoose }) {
       ${roundValues(at.streams, 4, 1).map((value) => html`<g key=${`s${value}`}><line class="grid" x1=${LEFT_PX} x2=${right} y1=${at.count(value)} y2=${at.count(value)} /><text x=${LEFT_PX - 6} y=${at.count(value) + 4} text-anchor="end">${value}</text></g>`)}
       ${timeValues(at.seconds, Math.max(2, Math.floor((right - LEFT_PX) / 90))).map((value) => html`<text key=${`t${value}`} x=${at.x(value)} y=${at.bottom + 17} text-anchor=${at.x(value) > right - 24 ? "end" : "middle"}>${value === 0 ? "0" : duration(value)}</text>`)}
       <path class="area" d=${area} /><path class="rate" d=${line} /><path class="streams" d=${steps} />
-      ${decisions.map((one, index) => html`<g key=${index} class=${`decision${changes(one) ? " changes" : ""}${chosen === index ? " chosen" : ""}`}>
+      ${decisions.map((one, index) => html`<g key=${index} class=${`decision${isChange(one) ? " changes" : ""}${chosen === index ? " chosen" : ""}`}>
         <line x1=${at.x(one.seconds)} x2=${at.x(one.seconds)} y1=${TOP_PX} y2=${at.bottom} /><circle cx=${at.x(one.seconds)} cy=${TOP_PX - 8} r=${chosen === index ? 6 : 4} />
       </g>`)}
       <text class="title" x=${LEFT_PX + 6} y=${TOP_PX + 12}>Rate</text><text class="title" x=${LEFT_PX + 6} y=${at.bottom - STREAMS_PX + 4}>Streams</text>
@@ -122,7 +126,8 @@ function Told({ shown, x, width }) {
     <p class="when">after ${duration(shown.seconds)}</p>
     <table>
       <tr><th scope="row">rate</th><td>${rate(shown.bits_per_second)}</td></tr>
-      <tr><th scope="row">streams</th><td>${isDecision ? change(shown) : shown.streams}</td></tr>
+      <tr><th scope="row">streams</th><td>${isDecision ? streamsOf(shown) : shown.streams}</td></tr>
+      ${isDecision && html`<tr><th scope="row">readers</th><td>${readersOf(shown)}</td></tr>`}
       ${isDecision && html`<tr><th scope="row">limited by</th><td>${clean(shown.bound_by, 40)}</td></tr>`}
     </table>
     ${isDecision && html`<p class="event">${clean(shown.reason, REASON_CHARS_MAX)}</p>`}
@@ -131,7 +136,8 @@ function Told({ shown, x, width }) {
 
 const columns = [
   { key: "time", name: "After", number: true, sort: (row) => row.seconds, cell: (row) => duration(row.seconds) },
-  { key: "streams", name: "Streams", sort: (row) => row.target_streams, text: change, cell: (row) => (changes(row) ? html`<b>${change(row)}</b>` : change(row)) },
+  { key: "streams", name: "Streams", sort: (row) => row.target_streams, text: streamsOf, cell: (row) => emphasized(streamsOf(row)) },
+  { key: "readers", low: 1, name: "Readers", sort: (row) => row.target_readers, text: readersOf, cell: (row) => emphasized(readersOf(row)) },
   { key: "rate", name: "Rate before", number: true, sort: (row) => row.bits_per_second, cell: (row) => rate(row.bits_per_second) },
   { key: "bound", low: 1, name: "Limited by", sort: (row) => row.bound_by, cell: (row) => clean(row.bound_by, 40) },
   { key: "reason", name: "Reason", wrap: true, sort: (row) => row.reason, cell: (row) => clean(row.reason, REASON_CHARS_MAX) },

@@ -8,7 +8,7 @@ use anyhow::Context;
 use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::HTTP_PORT;
 use penstock_agent::http::api::{ControllerFacts, TransferChange, TransferFacts};
-use penstock_agent::http::tuning::TuningFacts;
+use penstock_agent::http::tuning::{TuningDecisionFacts, TuningFacts};
 use penstock_agent::submitted::TransferStatus;
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 
@@ -199,10 +199,14 @@ fn show_tuning(
     let would = if tuning.mode == "observe" { " (not applied)" } else { "" };
     for one in &tuning.decisions {
         let rate = BitRate(one.bits_per_second).to_string();
+        let (from, to, workers) = match one.readers == one.target_readers {
+            true => (one.streams, one.target_streams, "streams"),
+            false => (one.readers, one.target_readers, "readers"),
+        };
+        let TuningDecisionFacts { seconds, reason, .. } = one;
         writeln!(
             output,
-            "{:7.1} s  {rate:>12}  {:>3} -> {:<3} streams  {}{would}",
-            one.seconds, one.streams, one.target_streams, one.reason
+            "{seconds:7.1} s  {rate:>12}  {from:>3} -> {to:<3} {workers}  {reason}{would}"
         )?;
     }
     match (&tuning.ended, &tuning.latest) {

@@ -2,13 +2,17 @@
 
 mod common;
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use common::{
-    Agent, CommandOutcome, FaultProxy, RunningCommand, TestEnv, assert_same, run, seeded,
+    Agent, CommandOutcome, FaultProxy, RunningCommand, TestEnv, assert_same, is_root, run, seeded,
     wait_until, write_file,
 };
 use penstock_testkit::http::TestRequest;
+use penstock_testkit::process::ReadyProcess;
+use penstock_testkit::{Requirement, skip};
 use serde_json::{Value, json};
 
 /// Rate of each connection: low, so that the processors of a busy machine do not limit the copy.
@@ -35,7 +39,7 @@ impl CappedPath {
         Self { env, _agent: agent, proxy }
     }
 
-    fn command(&self, options: &[&str]) -> std::process::Command {
+    fn command(&self, options: &[&str]) -> Command {
         // From the page cache: a disk that others use would bind the copy at times.
         let mut command = self.env.cp(&["--block", "64KiB", "--engine", "buffered"]);
         command.args(options).arg(self.env.source.join("file")).arg(self.proxy.url(""));
@@ -72,6 +76,11 @@ fn decisions(tuning: &Value) -> &Vec<Value> {
     tuning["decisions"].as_array().expect("a list of decisions")
 }
 
+/// Decisions, or none before the first sample.
+fn decisions_of(tuning: &Value) -> impl Iterator<Item = &Value> {
+    tuning["decisions"].as_array().into_iter().flatten()
+}
+
 fn number(decision: &Value, field: &str) -> u64 {
     decision[field].as_u64().unwrap_or_else(|| panic!("{field} in {decision}"))
 }
@@ -80,6 +89,65 @@ fn number(decision: &Value, field: &str) -> u64 {
 fn default_streams() -> u64 {
     let processors = std::thread::available_parallelism().unwrap().get() as u64;
     processors.clamp(2, 8)
+}
+
+/// A folder through FUSE, whose reads have a rate one by one.
+struct SlowFiles {
+    mountpoint: PathBuf,
+    _server: ReadyProcess,
+}
+
+impl SlowFiles {
+    fn new(folder: &Path, mountpoint: PathBuf, read_mbps: u32) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../experiments/tuner-lab/slow_files.py");
+        std::fs::create_dir(&mountpoint).unwrap();
+        let mut command = Command::new("python3");
+        command.arg(script).args([folder, &mountpoint]).arg(read_mbps.to_string());
+        Self { mountpoint, _server: ReadyProcess::start_until(command, "is ready") }
+    }
+}
+
+impl Drop for SlowFiles {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.mountpoint).status();
+    }
+}
+
+#[test]
+fn slow_reads_get_more_readers() {
+    if !is_root() {
+        return skip(Requirement::Root, "a mount of FUSE needs root");
+    }
+    let env = TestEnv::new();
+    let file = std::fs::File::create(env.source.join("file")).unwrap();
+    file.set_len(2 << 30).unwrap();
+    let slow = SlowFiles::new(&env.source, env.dir.path().join("slow"), 16);
+    let agent = env.agent();
+    let mut command = env.cp(&["--block", "64KiB"]);
+    command.arg(slow.mountpoint.join("file")).arg(agent.url(""));
+    let mut client = RunningCommand::start(&mut command);
+    let id = format!("cp{}", client.child.id());
+    let show =
+        |options: &[&str]| run(env.penstock().args(["transfers", "show", &id]).args(options));
+    let tuning = wait_until("four times the readers are kept", REASON_TIMEOUT, || {
+        assert!(!client.is_over(), "the copy ends before");
+        let tuning = show(&["--why", "--json"]).json;
+        let of = |one: &Value| (number(one, "readers"), number(one, "target_readers"));
+        let is_there = decisions_of(&tuning).any(|one| of(one).0 >= 8 && of(one).1 >= 8);
+        is_there.then_some(tuning)
+    });
+    let all = decisions(&tuning);
+    assert_eq!((number(&all[0], "readers"), number(&all[0], "target_readers")), (2, 4), "{tuning}");
+    assert_eq!(all[0]["bound_by"], "the source's storage", "{tuning}");
+    let rates = all.iter().map(|one| number(one, "bits_per_second"));
+    assert!(rates.max().unwrap() >= 2 * number(&all[0], "bits_per_second"), "{tuning}");
+    assert!(show(&["--why"]).good().output.contains("  2 -> 4   readers"), "{tuning}");
+    run(env.penstock().args(["transfers", "set", &id, "--readers", "3"])).good();
+    wait_until("the tuner ends", REASON_TIMEOUT, || {
+        let ended = show(&["--why", "--json"]).json["ended"].clone();
+        (ended == "the readers were changed by hand").then_some(())
+    });
+    client.kill();
 }
 
 #[test]
@@ -257,7 +325,7 @@ impl SendingAgent {
     }
 
     /// A copy of the file between the two agents, which a third host asks for.
-    fn third_party(&self, asking: &TestEnv, to: &str, options: &[&str]) -> std::process::Command {
+    fn third_party(&self, asking: &TestEnv, to: &str, options: &[&str]) -> Command {
         let mut command = asking.cp(&["--block", "256KiB"]);
         command.args(options).args([self.agent.url("file"), self.proxy.url(to)]);
         command

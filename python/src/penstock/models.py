@@ -3334,7 +3334,7 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Decisions of a tuner about the streams of a transfer, and its rate over time."""
+    """Decisions of a tuner about the streams and readers of a transfer, and its rate over time."""
 
     decisions: tuple[TuningDecision, ...]
     """Changes and events that began a search, in order; the latest 400."""
@@ -3374,12 +3374,16 @@ class TuningDecision:
     """Payload rate in the interval before the decision."""
     bound_by: str
     """Limit that bound the transfer in that interval, such as `the path` or `the sender's processors`."""
+    readers: int | None = None
+    """Readers for each device of the source before the decision."""
     reason: str
     """Reason in one sentence, with the figures behind it."""
     seconds: float
     """Time since the transfer began."""
     streams: int
     """Streams connected before the decision."""
+    target_readers: int | None = None
+    """Readers that the decision asks for; the same where it changes none."""
     target_streams: int
     """Streams that the decision asks for; the same where it only begins a search."""
 
@@ -3389,9 +3393,11 @@ class TuningDecision:
         return cls(
             bits_per_second=data["bits_per_second"],
             bound_by=data["bound_by"],
+            readers=data.get("readers"),
             reason=data["reason"],
             seconds=data["seconds"],
             streams=data["streams"],
+            target_readers=data.get("target_readers"),
             target_streams=data["target_streams"],
         )
 

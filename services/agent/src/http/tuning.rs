@@ -15,7 +15,7 @@ use super::api::{TransferFacts, find, number};
 use super::client::TransferClient;
 use crate::submitted::TransferStatus;
 
-/// Decisions of a tuner about the streams of a transfer, and its rate over time.
+/// Decisions of a tuner about the streams and readers of a transfer, and its rate over time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Tuning)]
 pub struct TuningFacts {
@@ -48,6 +48,12 @@ pub struct TuningDecisionFacts {
     pub streams: u16,
     /// Streams that the decision asks for; the same where it only begins a search.
     pub target_streams: u16,
+    /// Readers for each device of the source before the decision.
+    #[serde(default)]
+    pub readers: u16,
+    /// Readers that the decision asks for; the same where it changes none.
+    #[serde(default)]
+    pub target_readers: u16,
     /// Limit that bound the transfer in that interval, such as `the path` or `the sender's processors`.
     pub bound_by: String,
     /// Reason in one sentence, with the figures behind it.
@@ -73,6 +79,8 @@ impl From<TuningReport> for TuningFacts {
             bits_per_second: record.rate_bps,
             streams: record.streams,
             target_streams: record.decision.target.streams,
+            readers: record.readers,
+            target_readers: record.decision.target.readers,
             bound_by: record.limit.to_string(),
             reason: record.reason(),
         };

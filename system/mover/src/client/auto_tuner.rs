@@ -1,9 +1,10 @@
-//! Tuner of the streams of one transfer: samples its sending end, and says how many streams it should have.
+//! Tuner of the streams and readers of one transfer: samples its sending end, and says how many of each it should have.
 //!
 //! The caller ticks it and changes the settings: a retired stream ends after its block, and any block may use any stream.
-//! Streams that someone else changes meanwhile end it: the operator's word counts. An order may set the number to begin
-//! with and not to exceed.
+//! Settings that someone else changes meanwhile end it: the operator's word counts. An order may set the number of streams
+//! to begin with and not to exceed. Transfers that share a search share its streams, and keep their readers.
 
+use std::fmt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,9 @@ use crate::endpoint::tuning_meter::TuningMeter;
 
 /// Most streams that a tuner opens.
 const TUNED_STREAMS_MAX: u16 = 64;
+
+/// Most readers for each device that a tuner starts.
+const TUNED_READERS_MAX: u16 = 32;
 
 /// Most decisions that are kept; the latest are.
 const RECORDS_MAX: usize = 400;
@@ -47,6 +51,8 @@ pub struct TuningRecord {
     pub rate_bps: u64,
     /// Streams that were connected.
     pub streams: u16,
+    /// Readers for each device of the source.
+    pub readers: u16,
     /// Limit that bound the interval.
     pub limit: BindingLimit,
     /// Decision of the controller, with the target of this transfer.
@@ -107,6 +113,16 @@ impl RateSeries {
     }
 }
 
+/// Settings in words.
+struct TunedSettings(Parallelism);
+
+impl fmt::Display for TunedSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Parallelism { streams, readers, .. } = self.0;
+        write!(f, "{streams} streams and {readers} readers")
+    }
+}
+
 /// One point for two of equal length.
 fn merge(pair: &[RatePoint]) -> RatePoint {
     let last = pair[pair.len() - 1];
@@ -125,7 +141,9 @@ pub(super) struct AutoTuner {
     /// True while the shared search decides.
     is_sharing: bool,
     /// Default of the transfer, to which it returns when it is switched off.
-    start: u16,
+    start: Parallelism,
+    /// Most readers; none until the sending end has shown with how many it begins.
+    readers_max: Option<u16>,
     /// Streams to begin with instead, until the first sample.
     known: Option<KnownStreams>,
     /// True once it has begun with these.
@@ -134,8 +152,8 @@ pub(super) struct AutoTuner {
     allotted_max: Option<u16>,
     limits: TuningLimits,
     meter: TuningMeter,
-    /// Streams that it asked for.
-    wanted: u16,
+    /// Streams and readers that it asked for.
+    wanted: Parallelism,
     started: Instant,
     records: Vec<TuningRecord>,
     left_out: u64,
@@ -146,14 +164,22 @@ pub(super) struct AutoTuner {
     ended: Option<&'static str>,
 }
 
-fn limits_of(most: u16, start: u16) -> TuningLimits {
-    let most = most.clamp(1, TUNED_STREAMS_MAX).max(start);
-    TuningLimits::streams_up_to(most, Parallelism::streams(start))
+/// Limits of at most `streams` streams and `readers` readers, where neither is fewer than at the start.
+fn limits_of(streams: u16, readers: u16, start: Parallelism) -> TuningLimits {
+    let streams = streams.clamp(1, TUNED_STREAMS_MAX).max(start.streams);
+    let TuningLimits { min, max } = TuningLimits::streams_up_to(streams, start);
+    if readers <= start.readers {
+        return TuningLimits { min, max };
+    }
+    TuningLimits {
+        min: min.with(PipelineStage::Readers, 1),
+        max: max.with(PipelineStage::Readers, readers),
+    }
 }
 
-fn warm_start(start: u16, known: Option<KnownStreams>) -> WarmStart {
-    let predicted = known.map(|known| Parallelism::streams(known.streams));
-    WarmStart { default: Parallelism::streams(start), predicted }
+fn warm_start(start: Parallelism, known: Option<KnownStreams>) -> WarmStart {
+    let predicted = known.map(|known| start.with(PipelineStage::Streams, known.streams));
+    WarmStart { default: start, predicted }
 }
 
 impl AutoTuner {
@@ -164,19 +190,21 @@ impl AutoTuner {
         known: Option<KnownStreams>,
         shared: Option<SearchMembership>,
     ) -> Self {
-        let limits = limits_of(TUNED_STREAMS_MAX, start);
+        let start = Parallelism::streams(start);
+        let limits = limits_of(TUNED_STREAMS_MAX, start.readers, start);
         Self {
             mode: TuningMode::Auto,
             controller: KneeController::new(warm_start(start, known), limits),
             shared,
             is_sharing: false,
             start,
+            readers_max: None,
             known,
             has_known: false,
             allotted_max: None,
             limits,
             meter: TuningMeter::default(),
-            wanted: known.map_or(start, |known| known.streams),
+            wanted: known.map_or(start, |known| Parallelism::streams(known.streams)),
             started: Instant::now(),
             records: Vec::new(),
             left_out: 0,
@@ -192,8 +220,8 @@ impl AutoTuner {
         self.ended.is_none() && self.meter.is_due(end.session().id)
     }
 
-    /// Takes a sample of a running end. Returns the streams that it should have from now on, if they change.
-    pub(super) fn tick(&mut self, end: &Endpoint, bounds: TuningBounds) -> Option<u16> {
+    /// Takes a sample of a running end. Returns the streams and readers that it should have from now on, if they change.
+    pub(super) fn tick(&mut self, end: &Endpoint, bounds: TuningBounds) -> Option<Parallelism> {
         if self.ended.is_some() {
             return None;
         }
@@ -202,16 +230,26 @@ impl AutoTuner {
             return None;
         };
         let session = end.session();
-        let wanted = session.wanted_streams.load(Ordering::SeqCst);
-        if wanted != self.wanted && self.meter.has_sampled(session.id) {
-            self.ended = Some("the streams were changed by hand");
-            self.leave();
-            return None;
+        let work = &sender.0.work;
+        self.begin_with_readers(work.readers.size(), work.may_tune_readers());
+        let streams = session.wanted_streams.load(Ordering::SeqCst);
+        if self.meter.has_sampled(session.id) {
+            self.ended = match () {
+                () if streams != self.wanted.streams => Some("the streams were changed by hand"),
+                () if work.readers.size() != self.wanted.readers => {
+                    Some("the readers were changed by hand")
+                }
+                () => None,
+            };
+            if self.ended.is_some() {
+                self.leave();
+                return None;
+            }
         }
         if bounds.mode != self.mode
-            && let Some(streams) = self.switch(bounds.mode)
+            && let Some(settings) = self.switch(bounds.mode)
         {
-            return Some(streams);
+            return Some(settings);
         }
         if self.mode == TuningMode::Off {
             return None;
@@ -223,9 +261,11 @@ impl AutoTuner {
         let sharing = bounds.sharing.filter(|_| self.mode == TuningMode::Auto && !is_limited);
         self.share(sharing.is_some());
         let most = sharing.map_or(bounds.streams_max, |sharing| sharing.streams_max);
-        let limits = limits_of(most.min(blocks), self.start);
+        // A reader without a block waits likewise.
+        let readers = self.readers_max.map_or(self.start.readers, |most| most.min(blocks));
+        let limits = limits_of(most.min(blocks), readers, self.start);
         let limits = match self.allotted_max {
-            Some(most) if most < limits.max.streams => limits_of(most, self.start),
+            Some(most) if most < limits.max.streams => limits_of(most, readers, self.start),
             _ => limits,
         };
         if limits != self.limits {
@@ -233,7 +273,8 @@ impl AutoTuner {
             self.controller.set_limits(limits);
         }
         let sample = self.meter.sample(&sender.0)?;
-        let (streams, rate_bps) = (sample.active.streams, sample.rate_bps() as u64);
+        let Parallelism { streams, readers, .. } = sample.active;
+        let rate_bps = sample.rate_bps() as u64;
         let at = self.started.elapsed();
         self.series.add(RatePoint { at, rate_bps, streams });
         if self.silent > 0 {
@@ -243,23 +284,32 @@ impl AutoTuner {
         let known = self.known.take();
         self.has_known |= known.is_some();
         if let Some(KnownStreams { streams: to, transfers }) = known {
-            let target = Parallelism::streams(to);
-            let change = StageChange { stage: PipelineStage::Streams, from: self.start, to };
+            let target = self.start.with(PipelineStage::Streams, to);
+            let change =
+                StageChange { stage: PipelineStage::Streams, from: self.start.streams, to };
             let reason = ChangeReason::WarmStart { change, transfers };
             let (limit, decision) = (BindingLimit::of(&sample), TunerDecision { target, reason });
-            self.keep(TuningRecord { at, rate_bps, streams, limit, decision, transfers: 1 });
+            let transfers = 1;
+            self.keep(TuningRecord { at, rate_bps, streams, readers, limit, decision, transfers });
         }
         if self.mode == TuningMode::History {
             return None;
         }
-        let SharedAnswer { streams: target, decision } = self.decide(&sample, sharing, known);
+        let (target, decision) = self.decide(&sample, sharing, known);
         if let Some((decision, transfers)) = decision {
-            let target = decision.target.with(PipelineStage::Streams, target);
             let decision = TunerDecision { target, ..decision };
             self.latest = Some(reason_text(&decision, transfers));
             if decision.reason.is_notable() {
                 let limit = BindingLimit::of(&sample);
-                self.keep(TuningRecord { at, rate_bps, streams, limit, decision, transfers });
+                self.keep(TuningRecord {
+                    at,
+                    rate_bps,
+                    streams,
+                    readers,
+                    limit,
+                    decision,
+                    transfers,
+                });
             }
         }
         if target == self.wanted {
@@ -267,15 +317,29 @@ impl AutoTuner {
         }
         let why = self.latest.as_deref().unwrap_or_default();
         if self.mode == TuningMode::Auto {
-            tracing::info!("streams {} -> {target}: {why}", self.wanted);
+            tracing::info!("tunes to {}: {why}", TunedSettings(target));
             self.wanted = target;
             return Some(target);
         }
-        tracing::info!("would change streams {streams} -> {target}: {why}");
+        tracing::info!("would tune to {}: {why}", TunedSettings(target));
         // The step is not taken, and the next sample would not show it.
-        self.controller = KneeController::new(Parallelism::streams(self.start), self.limits);
+        self.controller = KneeController::new(self.start, self.limits);
         self.silent = SUGGESTION_INTERVALS;
         None
+    }
+
+    /// Learns the readers of the sending end, once, and whether more of them may be tried.
+    fn begin_with_readers(&mut self, readers: u16, may_tune: bool) {
+        if self.readers_max.is_some() {
+            return;
+        }
+        let most = if may_tune { TUNED_READERS_MAX } else { readers };
+        self.readers_max = Some(most);
+        for settings in [&mut self.start, &mut self.wanted] {
+            settings.readers = readers;
+        }
+        self.limits = limits_of(self.limits.max.streams, most, self.start);
+        self.controller = KneeController::new(warm_start(self.start, self.known), self.limits);
     }
 
     /// Begins or ends to share the search. Alone it goes on from the streams that it has.
@@ -289,8 +353,8 @@ impl AutoTuner {
 
     /// Searches from the streams that it has.
     fn go_on(&mut self) {
-        let now = KnownStreams { streams: self.wanted, transfers: 0 };
-        self.controller = KneeController::new(warm_start(self.start, Some(now)), self.limits);
+        let start = WarmStart { default: self.start, predicted: Some(self.wanted) };
+        self.controller = KneeController::new(start, self.limits);
     }
 
     fn decide(
@@ -298,16 +362,18 @@ impl AutoTuner {
         sample: &TunerSample,
         sharing: Option<SharingBounds>,
         known: Option<KnownStreams>,
-    ) -> SharedAnswer {
+    ) -> (Parallelism, Option<(TunerDecision, u16)>) {
         match (&self.shared, sharing) {
             (Some(member), Some(SharingBounds { budget, .. })) => {
                 let streams_max = self.limits.max.streams;
-                let (start, known) = (self.start, known.map(|known| known.streams));
-                member.observe(sample, SearchLimits { start, known, streams_max, budget })
+                let (start, known) = (self.start.streams, known.map(|known| known.streams));
+                let limits = SearchLimits { start, known, streams_max, budget };
+                let SharedAnswer { streams, decision } = member.observe(sample, limits);
+                (self.wanted.with(PipelineStage::Streams, streams), decision)
             }
             _ => {
                 let decision = self.controller.observe(sample);
-                SharedAnswer { streams: decision.target.streams, decision: Some((decision, 1)) }
+                (decision.target, Some((decision, 1)))
             }
         }
     }
@@ -319,8 +385,8 @@ impl AutoTuner {
         }
     }
 
-    /// Changes the mode. Returns the streams to begin with where others are in place.
-    fn switch(&mut self, mode: TuningMode) -> Option<u16> {
+    /// Changes the mode. Returns the settings to begin with where others are in place.
+    fn switch(&mut self, mode: TuningMode) -> Option<Parallelism> {
         self.mode = mode;
         self.share(false);
         match mode {
@@ -334,7 +400,7 @@ impl AutoTuner {
         if self.wanted == self.start {
             return None;
         }
-        self.controller = KneeController::new(Parallelism::streams(self.start), self.limits);
+        self.controller = KneeController::new(self.start, self.limits);
         self.wanted = self.start;
         Some(self.start)
     }
@@ -347,9 +413,10 @@ impl AutoTuner {
         }
         self.allotted_max = Some(streams);
         self.known = None;
-        (self.start, self.wanted) = (streams, streams);
-        self.limits = limits_of(streams, streams);
-        self.controller = KneeController::new(Parallelism::streams(streams), self.limits);
+        self.start.streams = streams;
+        self.wanted.streams = streams;
+        self.limits = limits_of(streams, self.readers_max.unwrap_or_default(), self.start);
+        self.go_on();
         self.leave();
         false
     }
@@ -405,9 +472,24 @@ mod tests {
         let mut tuner = AutoTuner::new(4, None, None);
         assert!(!tuner.allot(12), "the first number is set");
         assert!(tuner.allot(12), "the tuner keeps it");
-        assert_eq!((tuner.wanted, tuner.limits.max.streams), (12, 12));
+        assert_eq!((tuner.wanted.streams, tuner.limits.max.streams), (12, 12));
         tuner.ended = Some("ended");
         assert!(!tuner.allot(12), "nothing else does");
+    }
+
+    #[test]
+    fn readers_stay_within_limits() {
+        let mut tuner = AutoTuner::new(4, None, None);
+        tuner.begin_with_readers(2, true);
+        let readers = |tuner: &AutoTuner| (tuner.limits.min.readers, tuner.limits.max.readers);
+        assert_eq!((tuner.start.readers, readers(&tuner)), (2, (1, TUNED_READERS_MAX)));
+        tuner.begin_with_readers(9, true);
+        assert_eq!(tuner.start.readers, 2, "those of the first session count");
+        assert!(!tuner.allot(8));
+        assert_eq!((tuner.wanted.readers, readers(&tuner)), (2, (1, TUNED_READERS_MAX)));
+        let mut fixed = AutoTuner::new(4, None, None);
+        fixed.begin_with_readers(2, false);
+        assert_eq!(readers(&fixed), (2, 2), "an order in the file, or a request, sets them");
     }
 
     #[test]
@@ -415,19 +497,19 @@ mod tests {
         let known = KnownStreams { streams: 16, transfers: 5 };
         let mut tuner = AutoTuner::new(4, Some(known), None);
         assert_eq!(tuner.switch(TuningMode::History), None);
-        assert_eq!((tuner.wanted, tuner.report().ended), (16, Some(HISTORY_KEEPS)));
+        assert_eq!((tuner.wanted.streams, tuner.report().ended), (16, Some(HISTORY_KEEPS)));
         let mut unknown = AutoTuner::new(4, None, None);
         assert_eq!(unknown.switch(TuningMode::History), None);
-        assert_eq!((unknown.wanted, unknown.report().ended), (4, Some(HISTORY_LACKS)));
+        assert_eq!((unknown.wanted.streams, unknown.report().ended), (4, Some(HISTORY_LACKS)));
         assert_eq!(tuner.switch(TuningMode::Auto), None, "it searches from these");
-        assert_eq!((tuner.wanted, tuner.report().ended), (16, None));
+        assert_eq!((tuner.wanted.streams, tuner.report().ended), (16, None));
     }
 
     #[test]
     fn switched_off_tuner_restores_start() {
         let mut tuner = AutoTuner::new(4, None, None);
-        tuner.wanted = 16;
-        assert_eq!(tuner.switch(TuningMode::Off), Some(4));
+        tuner.wanted.streams = 16;
+        assert_eq!(tuner.switch(TuningMode::Off), Some(Parallelism::streams(4)));
         assert!(tuner.ended.unwrap().contains("[tuning] mode"));
         let mut fresh = AutoTuner::new(4, None, None);
         assert_eq!(fresh.switch(TuningMode::Observe), None);

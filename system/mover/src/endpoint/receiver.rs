@@ -160,7 +160,7 @@ impl ReceiverEnd {
     pub fn apply(&self, settings: &Settings) {
         self.work.session.apply(settings);
         if let Some(writers) = settings.writers {
-            self.work.writers.resize(writers);
+            self.work.set_writers(writers);
         }
     }
 }

@@ -244,11 +244,18 @@ impl SenderEnd {
         self.work.session.end(SessionOutcome::Cancelled(reason.to_owned()));
     }
 
+    /// Starts the missing readers of every device.
+    fn start_readers(&self) {
+        let devices: Vec<_> = lock(&self.work.machine).devices().collect();
+        devices.into_iter().for_each(|device| reader::spawn_missing(&self.work, device));
+    }
+
     /// Applies settings to this end.
     pub fn apply(&self, settings: &Settings) {
         self.work.session.apply(settings);
         if let Some(readers) = settings.readers {
-            self.work.readers.resize(readers);
+            self.work.set_readers(readers);
+            self.start_readers();
         }
     }
 }
@@ -305,8 +312,7 @@ impl ControlEndpoint for SenderControl {
     }
 
     fn tick(&self) {
-        let devices: Vec<_> = lock(&self.0.work.machine).devices().collect();
-        devices.into_iter().for_each(|device| reader::spawn_missing(&self.0.work, device));
+        self.0.start_readers();
         if let Some(fireflies) = &self.0.work.session.fireflies {
             fireflies.tick();
         }

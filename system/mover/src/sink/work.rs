@@ -101,6 +101,13 @@ impl SinkWork {
         }
     }
 
+    /// Sets the number of writers for each device. A digest in file order keeps one, since it needs blocks in file order.
+    pub(crate) fn set_writers(&self, writers: u16) {
+        if self.session.options.algorithm.combines() {
+            self.writers.resize(writers);
+        }
+    }
+
     /// Calls `ask` with the state machine, then wakes the threads that may have work.
     pub(crate) fn with_machine<T>(&self, ask: impl FnOnce(&mut Receiver) -> T) -> T {
         let answer = self.machine.update(ask);

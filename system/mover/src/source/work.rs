@@ -91,7 +91,6 @@ impl SourceWork {
         let closed_at_end: Arc<dyn CloseOnEnd> = Arc::<ReadyQueue<ReadyBlock>>::clone(&ready);
         session.close_at_end(closed_at_end);
         let wanted = options.settings.readers.unwrap_or(READERS_DEFAULT);
-        // A digest in file order needs blocks in file order.
         let wanted = if options.algorithm.combines() { wanted } else { 1 };
         Self {
             engine,
@@ -106,6 +105,18 @@ impl SourceWork {
             readers: WorkerPool::new("read", wanted),
             session,
         }
+    }
+
+    /// Sets the number of readers for each device. A digest in file order keeps one, since it needs blocks in file order.
+    pub(crate) fn set_readers(&self, readers: u16) {
+        if self.algorithm().combines() {
+            self.readers.resize(readers);
+        }
+    }
+
+    /// True where neither the request nor a digest in file order sets the number of readers.
+    pub(crate) fn may_tune_readers(&self) -> bool {
+        self.session.options.settings.readers.is_none() && self.algorithm().combines()
     }
 
     /// Digest algorithm of whole files.
