@@ -1,6 +1,8 @@
 """Copies files for some seconds, and prints what arrived meanwhile.
 
-    python3 copy_for.py PENSTOCK auto|off|falcon|STREAMS SECONDS COUNTxBYTES[,COUNTxBYTES...]
+    python3 copy_for.py PENSTOCK auto|off|falcon|STREAMS[/READERS] SECONDS COUNTxBYTES[,COUNTxBYTES...] READ_MBPS
+
+With a READ_MBPS other than 0 each read in flight has this rate, of files in one folder.
 """
 
 import json
@@ -82,17 +84,39 @@ def write_files(source, sets):
                     out.write(part[at : at + size - begin])
 
 
+def slow_reads(folder, read_mbps):
+    """Mounts the folder with a rate for each read; returns the server and the mountpoint."""
+    mountpoint = LAB / "slow"
+    mountpoint.mkdir(exist_ok=True)
+    script = Path(__file__).with_name("slow_files.py")
+    server = subprocess.Popen(["python3", script, folder, mountpoint, read_mbps], stdout=subprocess.PIPE, text=True)
+    if server.stdout.readline() != "is ready\n":
+        sys.exit("slow_files.py did not start")
+    return server, mountpoint
+
+
+def mean_of_last_half(values):
+    later = values[len(values) // 2 :]
+    return sum(later) / max(len(later), 1)
+
+
 def main():
     mode, seconds = sys.argv[2], float(sys.argv[3])
     sets = [tuple(map(int, one.split("x"))) for one in sys.argv[4].split(",")]
     source = LAB / "in"
     write_files(source, sets)
+    read_mbps, slow = sys.argv[5], None
+    if float(read_mbps) > 0:
+        (folder,) = source.iterdir()
+        slow, mountpoint = slow_reads(folder, read_mbps)
     options = ["--block", "64KiB", "--memory", "64MiB", "--engine", "buffered", "--protect", "integrity", "--recursive"]
-    options += {"auto": [], "off": ["--tune", "off"], "falcon": ["--tune", "off"]}.get(mode, ["--streams", mode])
-    command = [PENSTOCK, "cp", "--json", *options, str(source), "penstock://[target-eth0]:8620/"]
+    streams, _, readers = mode.partition("/")
+    options += {"auto": [], "off": ["--tune", "off"], "falcon": ["--tune", "off"]}.get(mode, ["--streams", streams])
+    options += ["--readers", readers] if readers else []
+    command = [PENSTOCK, "cp", "--json", *options, str(mountpoint if slow else source), "penstock://[target-eth0]:8620/"]
     copy = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     (LAB / "begun").touch()
-    name, begun, streams, falcon = f"cp{copy.pid}", time.time(), [], None
+    name, begun, streams, readers, falcon = f"cp{copy.pid}", time.time(), [], [], None
     while time.time() - begun < seconds and copy.poll() is None:
         time.sleep(0.5)
         shown = penstock("transfers", "show", name, "--json")
@@ -100,6 +124,7 @@ def main():
             continue
         shown = json.loads(shown.stdout)
         streams.append(shown["streams"])
+        readers.append(shown["readers"])
         if mode == "falcon":
             falcon = falcon or Falcon(max(shown["streams"], 2))
             falcon.step(shown, name)
@@ -107,14 +132,17 @@ def main():
     if copy.poll() is None:
         penstock("transfers", "cancel", name)
     result = json.loads(copy.communicate()[0])
-    later = streams[len(streams) // 2 :]
+    if slow:
+        subprocess.run(["umount", "-l", mountpoint], check=True)
+        slow.wait()
     decisions = (result.get("tuning") or {}).get("decisions") or []
     print(json.dumps({
         "seconds": result["seconds"],
         "files": result["files"],
         "megabits_per_second": rate_bps(begun, end) / 1e6,
         "steady_megabits_per_second": rate_bps(begun + (end - begun) / 2, end) / 1e6,
-        "streams": sum(later) / max(len(later), 1),
+        "streams": mean_of_last_half(streams),
+        "readers": mean_of_last_half(readers),
         "retransmits": result["retransmits"],
         "decisions": [f"{one['seconds']:.1f} s: {one['reason']}" for one in decisions],
     }))
