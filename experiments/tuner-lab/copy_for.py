@@ -29,14 +29,9 @@ def penstock(*words):
     return subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
-def received():
-    """Times and received bytes so far."""
-    lines = (line.split() for line in (LAB / "received").read_text().splitlines())
-    return [(float(line[0]), int(line[1])) for line in lines if len(line) == 2]
-
-
-def rate_bps(begin, end):
-    inside = [point for point in received() if begin <= point[0] <= end]
+def rate_bps(moved, begin, end):
+    """Mean rate between two times, of pairs of a time and the bytes that have moved."""
+    inside = [point for point in moved if begin <= point[0] <= end] or [moved[-1]]
     (first, before), (last, after) = inside[0], inside[-1]
     return (after - before) * 8 / max(last - first, 1e-3)
 
@@ -49,11 +44,11 @@ class Falcon:
         self.due = time.time() + FALCON_PROBE_S
         self.retransmits = 0
 
-    def step(self, shown, copy):
+    def step(self, shown, moved, copy):
         now = time.time()
         if now < self.due:
             return
-        rate = rate_bps(now - FALCON_PROBE_S + FALCON_SETTLE_S, now)
+        rate = rate_bps(moved, now - FALCON_PROBE_S + FALCON_SETTLE_S, now)
         lost, self.retransmits = shown["retransmits"] - self.retransmits, shown["retransmits"]
         share = lost * SEGMENT_BITS / max(rate * FALCON_PROBE_S, 1.0)
         utility = rate / FALCON_BASE**self.streams - FALCON_LOSS_WEIGHT * min(share, 1.0) * rate
@@ -117,21 +112,24 @@ def main():
     copy = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     (LAB / "begun").touch()
     name, begun, streams, readers, falcon = f"cp{copy.pid}", time.time(), [], [], None
+    moved = [(begun, 0)]
     while time.time() - begun < seconds and copy.poll() is None:
         time.sleep(0.5)
         shown = penstock("transfers", "show", name, "--json")
         if shown.returncode != 0:
             continue
         shown = json.loads(shown.stdout)
+        moved.append((time.time(), shown["moved_bytes"]))
         streams.append(shown["streams"])
         readers.append(shown["readers"])
         if mode == "falcon":
             falcon = falcon or Falcon(max(shown["streams"], 2))
-            falcon.step(shown, name)
+            falcon.step(shown, moved, name)
     end = time.time()
     if copy.poll() is None:
         penstock("transfers", "cancel", name)
     result = json.loads(copy.communicate()[0])
+    moved.append((end, max(result["moved_bytes"], moved[-1][1])))
     if slow:
         subprocess.run(["umount", "-l", mountpoint], check=True)
         slow.wait()
@@ -139,8 +137,8 @@ def main():
     print(json.dumps({
         "seconds": result["seconds"],
         "files": result["files"],
-        "megabits_per_second": rate_bps(begun, end) / 1e6,
-        "steady_megabits_per_second": rate_bps(begun + (end - begun) / 2, end) / 1e6,
+        "megabits_per_second": rate_bps(moved, begun, end) / 1e6,
+        "steady_megabits_per_second": rate_bps(moved, begun + (end - begun) / 2, end) / 1e6,
         "streams": mean_of_last_half(streams),
         "readers": mean_of_last_half(readers),
         "retransmits": result["retransmits"],

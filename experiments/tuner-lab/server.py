@@ -1,4 +1,4 @@
-"""Serves files, and notes what arrives: lines of time and received bytes.
+"""Serves files.
 
     python3 server.py PENSTOCK
 """
@@ -7,16 +7,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 LAB = Path(os.environ["PENSTOCK_LAB"])
 STATE = LAB / "shared"
-
-
-def received_bytes():
-    lines = Path("/proc/net/dev").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.strip().startswith("eth0:"))
 
 
 def main():
@@ -30,10 +24,7 @@ def main():
     login = [penstock, "login", "target-eth0:8620", "--token", token, "--fingerprint", fingerprint]
     subprocess.run(login, env=environment, check=True, stdout=subprocess.DEVNULL)
     print("the server is ready", flush=True)
-    with open(LAB / "received", "w") as out:
-        while agent.poll() is None:
-            print(time.time(), received_bytes(), file=out, flush=True)
-            time.sleep(0.25)
+    agent.wait()
 
 
 main()
