@@ -227,6 +227,12 @@ fn bad_queries_and_strangers_are_refused() {
         ("series?from=-9&from=-8", "given twice"),
         ("talkers?n=-1", "give a whole number"),
         ("status?x=1", "'x' is no parameter here"),
+        ("events?kind=alarm", "kind=alarm: write one of alert_firing, alert_resolved"),
+        ("series?ip_version=5", "ip_version=5: write 4, 6, none or other"),
+        ("series?by=host&host=dtn1", "host=dtn1: write the address of a host"),
+        ("talkers?ip_version=v6", "ip_version=v6: write 4"),
+        ("matrix?ip_version=5", "ip_version=5: write 4"),
+        ("live?ip_version=5", "ip_version=5: write 4"),
     ] {
         let (status, body) = collector.ask(&format!("/api/v1/telemetry/{path}"));
         assert_eq!(status, 400, "{path}: {body}");

@@ -63,6 +63,22 @@ pub(crate) enum EventKind {
 }
 
 impl EventKind {
+    /// All kinds, those of alerts first.
+    pub(crate) const ALL: [Self; 12] = [
+        Self::AlertFiring,
+        Self::AlertResolved,
+        Self::AlertAcknowledged,
+        Self::AlertUnacknowledged,
+        Self::ExporterNew,
+        Self::ExporterSilent,
+        Self::ExporterResumed,
+        Self::ExporterRestarted,
+        Self::InterfaceDown,
+        Self::InterfaceUp,
+        Self::CollectorStarted,
+        Self::CollectorGap,
+    ];
+
     /// Name of the kind in JSON.
     pub(crate) fn as_str(self) -> &'static str {
         match self {

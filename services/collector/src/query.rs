@@ -5,6 +5,7 @@
 //! separate until the end, and [`View`] states how to combine them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -104,6 +105,24 @@ impl By {
         !matches!(self, Self::Exporter | Self::Interface | Self::Vlan)
     }
 
+    /// Checks that traffic can have this key.
+    ///
+    /// # Errors
+    /// When none can.
+    pub(crate) fn check_key(self, key: &str) -> Result<(), QueryError> {
+        let (is_known, form) = match self {
+            Self::IpVersion => (["4", "6", "none", "other"].contains(&key), "4, 6, none or other"),
+            Self::Host => {
+                (key == "other" || key.parse::<IpAddr>().is_ok(), "the address of a host, or other")
+            }
+            _ => (true, ""),
+        };
+        match is_known {
+            true => Ok(()),
+            false => Err(QueryError::Key(self.as_str(), key.to_owned(), form)),
+        }
+    }
+
     /// Kind of the rows that have this property.
     #[must_use]
     pub fn kind(self) -> RowKind {
@@ -169,6 +188,9 @@ pub enum QueryError {
     /// The rows of the series lack the filter's property.
     #[error("series by {0} cannot be filtered by {1}: those sums are kept apart")]
     Filter(&'static str, &'static str),
+    /// No traffic has this key.
+    #[error("{0}={1}: write {2}")]
+    Key(&'static str, String, &'static str),
 }
 
 impl Query {
@@ -178,10 +200,10 @@ impl Query {
         Self { by, direction: None, filters: Vec::new(), view: View::Auto, sided: false }
     }
 
-    /// Checks that rows of one kind have all properties of filters and series.
+    /// Checks that rows of one kind have all properties of filters and series, and may have the keys of filters.
     ///
     /// # Errors
-    /// When a filter needs another kind.
+    /// When a filter needs another kind, or a key that no row has.
     pub fn check(&self) -> Result<(), QueryError> {
         let kind = self.kind();
         for (by, _) in &self.filters {
@@ -189,7 +211,7 @@ impl Query {
                 return Err(QueryError::Filter(self.by.as_str(), by.as_str()));
             }
         }
-        Ok(())
+        self.filters.iter().try_for_each(|(by, key)| by.check_key(key))
     }
 
     /// Kind of the rows that answer the query.

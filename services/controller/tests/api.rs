@@ -3,7 +3,7 @@
 mod common;
 
 use common::node::{Node, Shared};
-use common::{Running, config, directory};
+use common::{Running, config, directory, submit};
 use penstock_testkit::http::{EventFeed, FeedEvent};
 use serde_json::{Value, json};
 
@@ -74,11 +74,36 @@ fn invalid_field_is_named_by_pointer() {
         let answer = client.try_ask("POST", "/api/v1/requests", &huge).await;
         // The server may close the connection before the whole body is sent.
         assert!(answer.is_err() || answer.as_ref().unwrap().0 == 413, "{answer:?}");
-        for path in
-            ["/api/v1/requests?limit=0", "/api/v1/requests?state=new", "/api/v1/requests?what=1"]
-        {
-            let (status, problem) = client.ask("GET", path, &Value::Null).await;
+    });
+}
+
+#[test]
+fn lists_refuse_unknown_filters() {
+    let (_keep, running) = start();
+    let mut client = running.client("operator");
+    running.block(async {
+        let path = submit(&mut client, &request()).await;
+        let files = format!("{path}/files");
+        let history = format!("{path}/history");
+        for (path, query, words) in [
+            ("/api/v1/requests", "limit=0", "from 1 to 1000"),
+            ("/api/v1/requests", "state=active,new", "write one of submitted, staged, active"),
+            (files.as_str(), "state=new", "write one of queued, active"),
+        ] {
+            let (status, problem) =
+                client.ask("GET", &format!("{path}?{query}"), &Value::Null).await;
             assert_eq!(status, 422, "{path}: {problem}");
+            assert!(problem["detail"].as_str().unwrap().contains(words), "{problem}");
+        }
+        for path in ["requests", "classes", "hosts", "links", "orders", "reservations", "rounds"]
+            .map(|list| format!("/api/v1/{list}"))
+            .into_iter()
+            .chain(["audit", "events", "events/network"].map(|list| format!("/api/v1/{list}")))
+            .chain([files, history])
+        {
+            let (status, problem) =
+                client.ask("GET", &format!("{path}?what=1"), &Value::Null).await;
+            assert_eq!((status, &problem["errors"][0]["pointer"]), (422, &json!("what")), "{path}");
         }
     });
 }

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::series::RangeRequest;
 use super::{RawQuery, TelemetryParams};
-use crate::event::TelemetryEvent;
+use crate::event::{EventKind, TelemetryEvent};
 use crate::shared::Shared;
 
 /// Default count of events in an answer.
@@ -55,6 +55,13 @@ pub(super) async fn events(
     let [kind, subject, link] = ["kind", "subject", "link"].map(|name| params.take(name));
     let limit = params.number("limit")?.unwrap_or(EVENTS_DEFAULT).clamp(1, LIMIT_MAX);
     params.none()?;
+    if let Some(kind) = &kind {
+        let known = EventKind::ALL.map(EventKind::as_str);
+        if !known.iter().any(|known| known.starts_with(kind.as_str())) {
+            let text = format!("kind={kind}: write one of {}, or how some begin", known.join(", "));
+            return Err(ProblemDetails::bad_request(text));
+        }
+    }
     // Includes the current second.
     let end_s = if until_now { f64::INFINITY } else { to_s as f64 };
     let wanted = |event: &&TelemetryEvent| {

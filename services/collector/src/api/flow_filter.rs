@@ -49,6 +49,7 @@ impl<'a> FlowFilter<'a> {
                 let text = format!("flows are not kept by {name}: remove this filter");
                 return Err(ProblemDetails::bad_request(text));
             }
+            by.check_key(&value).map_err(|error| ProblemDetails::bad_request(error.to_string()))?;
             wanted.push((by, value));
         }
         let sites = site_prefixes(&shared.config.sites)

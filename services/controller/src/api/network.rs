@@ -96,7 +96,9 @@ pub struct Classes {
 pub(super) async fn classes(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
+    given: RawQuery,
 ) -> Result<Json<Classes>, ProblemDetails> {
+    QueryParams::new(given)?.none(PARAMETERS_PAGE)?;
     let pool = &shared.database.pool;
     let queued = batches::queued_by_class(pool).await.map_err(unavailable)?;
     let queued: HashMap<String, (i64, i64)> =
@@ -186,7 +188,9 @@ pub struct Hosts {
 pub(super) async fn hosts(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
+    given: RawQuery,
 ) -> Result<Json<Hosts>, ProblemDetails> {
+    QueryParams::new(given)?.none(PARAMETERS_PAGE)?;
     if !asking.who.is_client() {
         return Err(ProblemDetails::forbidden("the token needs the scope read or submit"));
     }
@@ -437,7 +441,9 @@ pub struct LinkStates {
 pub(super) async fn links(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
+    given: RawQuery,
 ) -> Result<Json<LinkStates>, ProblemDetails> {
+    QueryParams::new(given)?.none(PARAMETERS_PAGE)?;
     readable(&shared, &asking)?;
     let pool = &shared.database.pool;
     let said = links::list(pool).await.map_err(unavailable)?;
@@ -608,7 +614,9 @@ pub(super) async fn rounds(
 pub(super) async fn orders(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
+    given: RawQuery,
 ) -> Result<Json<Orders>, ProblemDetails> {
+    QueryParams::new(given)?.none(PARAMETERS_PAGE)?;
     readable(&shared, &asking)?;
     let runs = runs::list(&shared.database.pool, None, 10 * LIST_MAX).await.map_err(unavailable)?;
     let recent = now_ms() - shared.alive_ms();

@@ -9,13 +9,13 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use penstock_calendar::{END_OF_TIME, RATE_MAX, ReserveError};
-use penstock_http::{Refused, Unavailable};
+use penstock_http::{QueryParams, RawQuery, Refused, Unavailable};
 use penstock_units::BitRate;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::objects::seconds;
-use super::{ApiClient, body, number};
+use super::{ApiClient, PARAMETERS_PAGE, body, number};
 use crate::problem::{ProblemDetails, unavailable};
 use crate::repository::reservations::{self, ListedReservation, ReservationRequest};
 use crate::repository::{Audit, now_ms};
@@ -230,7 +230,9 @@ fn circuit_of(row: &ListedReservation) -> Option<CircuitFacts> {
 pub(super) async fn list(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
+    given: RawQuery,
 ) -> Result<Json<Reservations>, ProblemDetails> {
+    QueryParams::new(given)?.none(PARAMETERS_PAGE)?;
     if !asking.who.is_client() {
         return Err(ProblemDetails::forbidden("the token needs the scope read or submit"));
     }
