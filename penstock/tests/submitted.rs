@@ -147,26 +147,87 @@ fn faulty_submissions_are_refused() {
 }
 
 /// Starts an agent with the tokens of two clients, of whom Bob only reads.
-fn shared_agent(env: &TestEnv) -> Agent {
+fn shared_agent(env: &TestEnv, more: &str) -> Agent {
+    configure_shared(env, more);
+    let mut command = env.penstock();
+    command.args(["serve", "--json", "--config"]).arg(env.path("config.toml"));
+    Agent::spawn(command)
+}
+
+/// Writes the configuration of a shared agent.
+fn configure_shared(env: &TestEnv, more: &str) {
     let (tokens, config) = (env.path("tokens"), env.path("config.toml"));
     write_private(&tokens, format!("alice {ALICE}\nbob {BOB}\n"));
     let root = env.root.display();
     let text = format!(
-        "[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n\
-         [[export]]\nname = \"/data\"\npath = \"{root}\"\nmode = \"read-write\"\nwho = [\"alice\"]\n\
-         [[export]]\nname = \"/pub\"\npath = \"{root}\"\nmode = \"read\"\nwho = [\"*\"]\n"
+        "tokens = \"tokens\"\n[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n\
+         [[export]]\nname = \"/data\"\npath = \"{root}\"\nmode = \"read-write\"\nwho = [\"alice\", \"owner\"]\n\
+         [[export]]\nname = \"/pub\"\npath = \"{root}\"\nmode = \"read\"\nwho = [\"*\"]\n{more}"
     );
-    fs::write(&config, text).unwrap();
-    let mut command = env.penstock();
-    command.args(["serve", "--json", "--config"]).arg(config).arg("--tokens").arg(tokens);
-    Agent::spawn(command)
+    fs::write(config, text).unwrap();
+}
+
+/// Refused for its quota.
+#[track_caller]
+fn assert_over_quota(response: &TestResponse, quota: &str) {
+    assert_eq!(response.status, 429, "{}", response.text());
+    assert_eq!(response.header("retry-after"), Some("10"));
+    let detail = response.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains(&format!("its quota is {quota}")), "{detail}");
+}
+
+fn quota(client: &str, bytes: &str) -> String {
+    format!("[[quota]]\nclient = \"{client}\"\nbytes = \"{bytes}\"\n")
+}
+
+#[test]
+fn bytes_beyond_quota_are_refused() {
+    let env = TestEnv::new();
+    write_file(&mut seeded(313), &env.root.join("file"), 24 << 20);
+    let agent = shared_agent(&env, &[quota("ali*", "24MiB"), quota("*", "1")].concat());
+    let body = |to: &str| json!({"source": "/data/file", "destination": to, "rate_bps": 1_000_000, "key": to});
+    let path = accept(&agent, ALICE, &body("/data/a"));
+    assert_over_quota(&submit(&agent, ALICE, &body("/data/b")), "24.0 MiB");
+    // A retry adds nothing, and other clients have their own quota.
+    assert_eq!(submit(&agent, ALICE, &body("/data/a")).status, 200);
+    assert_over_quota(&submit(&agent, &owner(&env), &body("/data/c")), "1 B");
+    assert_eq!(call(&agent, "DELETE", &path, ALICE).status, 200);
+    end(&agent, ALICE, &path);
+    accept(&agent, ALICE, &body("/data/b"));
+    // A reload changes the quotas.
+    configure_shared(&env, &quota("alice", "1G"));
+    agent.signal("HUP");
+    wait_until("the new quota counts", END_TIMEOUT, || {
+        (submit(&agent, ALICE, &body("/data/d")).status == 201).then_some(())
+    });
+    accept(&agent, &owner(&env), &body("/data/c"));
+}
+
+#[test]
+fn listed_directory_counts_for_quota() {
+    let env = TestEnv::new();
+    fs::create_dir(env.root.join("tree")).unwrap();
+    for name in ["a", "b"] {
+        write_file(&mut seeded(314), &env.root.join("tree").join(name), 12 << 20);
+    }
+    let agent = shared_agent(&env, &quota("alice", "24MiB"));
+    let tree = json!({"source": "/data/tree", "destination": "/data/copy/", "recursive": true,
+        "rate_bps": 1_000_000});
+    let path = accept(&agent, ALICE, &tree);
+    wait_until("its files are listed", END_TIMEOUT, || {
+        let one = call(&agent, "GET", &path, ALICE).json();
+        (one["announced_bytes"] == 24 << 20).then_some(())
+    });
+    write_file(&mut seeded(315), &env.root.join("file"), 24 << 20);
+    let file = json!({"source": "/data/file", "destination": "/data/other"});
+    assert_over_quota(&submit(&agent, ALICE, &file), "24.0 MiB");
 }
 
 #[test]
 fn clients_have_own_transfers_and_rights() {
     let env = TestEnv::new();
     write_file(&mut seeded(305), &env.root.join("file"), 1000);
-    let agent = shared_agent(&env);
+    let agent = shared_agent(&env, "");
     let body = json!({"source": "/pub/file", "destination": "/data/copy"});
     let refused = submit(&agent, BOB, &body);
     assert!([403, 404].contains(&refused.status), "{}", refused.text());

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 
 use penstock_control::orders::OrderId;
+use penstock_control::quota::ClientQuota;
 use penstock_daemon::api::{Bearers, ClaimsAccess, IssuedAccess};
 use penstock_http::issued_tokens::{IssuedToken, IssuedTokens};
 use penstock_identity::Fingerprint;
@@ -94,6 +95,8 @@ pub struct AccessRules {
     pub destinations: DestinationRules,
     /// Issuers whose tokens authenticate clients.
     pub issuers: IssuerRegistry,
+    /// Quotas of the clients that submit transfers.
+    pub quotas: Vec<ClientQuota>,
 }
 
 impl Authorizer {

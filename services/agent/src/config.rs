@@ -12,6 +12,7 @@ use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use penstock_control::quota::ClientQuota;
 use penstock_daemon::config::values::{
     self, ListenAddress, Retention, parse_count, resolve_listen_addresses,
 };
@@ -144,6 +145,8 @@ pub struct Config {
     pub cpu: Option<PlacementPolicy>,
     /// Issuers whose tokens the agent accepts.
     pub issuers: Vec<IssuerConfig>,
+    /// Quotas of the clients that submit transfers, of which the first that applies to one counts.
+    pub quotas: Vec<ClientQuota>,
 }
 
 /// Returns true if a node with these roles plays `role`.
@@ -257,6 +260,7 @@ fn lower(
         connections,
         controller,
         issuers,
+        quotas,
         identity,
     } = contents;
     let collectors = collectors.iter().map(fireflies::address);
@@ -343,6 +347,7 @@ fn lower(
         controller,
         cpu: layer.cpu,
         issuers,
+        quotas,
     })
 }
 

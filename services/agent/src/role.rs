@@ -122,6 +122,7 @@ impl AgentRole {
             token_tags: config.token_tags.clone(),
             destinations: config.destinations.clone(),
             issuers,
+            quotas: config.quotas.clone(),
         };
         let macaroons = MacaroonKey::new(context.state.macaroon_key()?.as_bytes());
         let issued = IssuedTokens::at(context.state.path().join(ISSUED_TOKENS));
@@ -253,10 +254,10 @@ impl AgentRole {
             mover.set_limits(config.limits.clone());
         }
         *self.api.limits.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
-        let Config { exports, disks, token_tags, destinations, issuers, .. } = config;
+        let Config { exports, disks, token_tags, destinations, issuers, quotas, .. } = config;
         let former = self.api.authorizer.rules();
         let issuers = open_issuers(&issuers, &self.runtime, &former.issuers)?;
-        let rules = AccessRules { tokens, exports, token_tags, destinations, issuers };
+        let rules = AccessRules { tokens, exports, token_tags, destinations, issuers, quotas };
         self.api.authorizer.replace(rules);
         if self.mover.is_some() {
             self.api.disks.lock().unwrap_or_else(PoisonError::into_inner).apply(disks);
@@ -284,7 +285,7 @@ impl ServiceRole for AgentRole {
 
     fn reload(&self) -> Result<(), RoleReloadError> {
         self.apply_config().map_err(|error| format!("the configuration stays: {error}"))?;
-        tracing::info!("SIGHUP: limits, exports, disks and tokens are applied");
+        tracing::info!("SIGHUP: limits, exports, disks, quotas and tokens are applied");
         Ok(())
     }
 

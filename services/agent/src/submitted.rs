@@ -17,6 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use penstock_control::quota::{ClientQuota, ClientUsage};
 use penstock_daemon::state::{StateDir, StateError};
 use penstock_http::tokens::hex;
 use penstock_mover::{
@@ -161,7 +162,7 @@ impl SubmittedTransfers {
         if let Some(same) = self.same(key.as_ref(), &body_sha256)? {
             return Ok(same);
         }
-        self.check_rights(&caller, &plan, from_here)?;
+        let size_bytes = self.check_rights(&caller, &plan, from_here)?;
         let mut table = self.lock();
         // Another request with the key may have come meanwhile.
         if let Some(same) = Self::find_same(&table, key.as_ref(), &body_sha256)? {
@@ -174,6 +175,15 @@ impl SubmittedTransfers {
         let of_all = table.transfers.values().filter(|one| !one.record.state.is_ended()).count();
         if active >= ACTIVE_PER_CALLER_MAX || of_all >= ACTIVE_MAX {
             return Err(SubmitError::TooMany(active));
+        }
+        if let Some(quota) =
+            ClientQuota::find(&self.services.authorizer.rules().quotas, &caller.name)
+        {
+            let bytes = table.missing_bytes_of(&caller.name).saturating_add(size_bytes);
+            let usage = ClientUsage { requests: active as u64 + 1, bytes };
+            if let Some(excess) = quota.excess(usage) {
+                return Err(SubmitError::OverQuota(excess));
+            }
         }
         let id = self.services.mover.reserve_id();
         let record = TransferRecord {
@@ -188,6 +198,7 @@ impl SubmittedTransfers {
             body,
             body_sha256,
             submitted_unix_seconds: unix_seconds(SystemTime::now()),
+            size_bytes,
             state: TransferStatus::Waiting,
             attempts: 0,
             ended_unix_seconds: None,
@@ -230,13 +241,15 @@ impl SubmittedTransfers {
         }
     }
 
-    /// Checks the path at this agent and the address of the other one, as each attempt does again.
+    /// Checks the path at this agent and the address of the other one, as each attempt does again. Returns the size of a
+    /// file that this agent sends; 0 of others, which are not known yet.
     fn check_rights(
         &self,
         caller: &Caller,
         plan: &CopyPlan,
         from_here: bool,
-    ) -> Result<(), SubmitError> {
+    ) -> Result<u64, SubmitError> {
+        let mut size_bytes = 0;
         let refused = SubmitError::Refused;
         let authorizer = &self.services.authorizer;
         let place = |path: &[u8], access| authorizer.place(caller, path, access).map_err(refused);
@@ -244,11 +257,12 @@ impl SubmittedTransfers {
             && let Some(source) = plan.pull.sources.first()
         {
             let found = place(&source.0, PathAccess::Read)?;
-            if !found.path.is_empty()
-                && let Err(error) = found.root.stat(OsStr::from_bytes(&found.path))
-            {
-                let text = format!("{}: {}", found.shown, penstock_sys::fs::describe(&error));
-                return Err(refused(Refusal::new(RefusalKind::NotFound, text)));
+            if !found.path.is_empty() {
+                let stat = found.root.stat(OsStr::from_bytes(&found.path)).map_err(|error| {
+                    let text = format!("{}: {}", found.shown, penstock_sys::fs::describe(&error));
+                    refused(Refusal::new(RefusalKind::NotFound, text))
+                })?;
+                size_bytes = if stat.kind == penstock_sys::fs::Kind::File { stat.size } else { 0 };
             }
         }
         if plan.direction == TransferDirection::Receive || plan.peer == CopyPeer::Own {
@@ -260,7 +274,7 @@ impl SubmittedTransfers {
         {
             dial.only_to(|to| self.services.may_reach(to, from_here)).map_err(refused)?;
         }
-        Ok(())
+        Ok(size_bytes)
     }
 
     fn notify(&self, table: &TransferTable) {

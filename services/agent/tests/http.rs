@@ -134,6 +134,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         token_tags: HashMap::new(),
         destinations: DestinationRules::default(),
         issuers: penstock_tokens::IssuerRegistry::default(),
+        quotas: Vec::new(),
     }));
     let disk = DiskConfig {
         name: "run-7".into(),

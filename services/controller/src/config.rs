@@ -9,6 +9,7 @@ use penstock_control::batch::BatchLimits;
 use penstock_control::class::{InvalidWindow, WeeklyWindow, WorkClass};
 use penstock_control::lease::RATE_LEASE_DEFAULT;
 use penstock_control::lost_hosts::{GONE_AFTER_DEFAULT, LOST_AFTER_DEFAULT, SilenceLimits};
+use penstock_control::quota::ClientQuota;
 use penstock_control::retention::REQUEST_RETENTION_DEFAULT;
 use penstock_control::scheduler::PlannerRules;
 use penstock_daemon::config::values::one_or_many;
@@ -29,7 +30,6 @@ use crate::access::TokenScopes;
 use crate::circuits::{CircuitProvider, LabCircuits};
 use crate::fts::policy::{FtsPolicy, FtsTable};
 use crate::issuers::{ClientIssuer, ScopeGrant};
-use crate::quota::{ClientQuota, QuotaTable};
 use crate::telemetry::Telemetry;
 
 /// Largest weight of a class.
@@ -124,7 +124,15 @@ struct ControllerSection {
     #[serde(default)]
     issuer: Vec<Spanned<ControllerIssuerTable>>,
     #[serde(default)]
-    quota: Vec<Spanned<QuotaTable>>,
+    quota: Vec<Spanned<RequestQuotaTable>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RequestQuotaTable {
+    client: String,
+    requests: Option<u64>,
+    bytes: Option<ByteCount>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -454,7 +462,9 @@ fn parse(document: &ConfigFile, registry: &Registry) -> Result<Config, ConfigErr
     }
     for quota in table.quota {
         let at = quota.span().start;
-        let quota = quota.into_inner().lower(&config.quotas);
+        let RequestQuotaTable { client, requests, bytes } = quota.into_inner();
+        let quota = ClientQuota { client, requests, bytes: bytes.map(|bytes| bytes.0) };
+        let quota = quota.checked(&config.quotas);
         config.quotas.push(quota.map_err(|fault| document.error_at(at, fault))?);
     }
     Ok(config)

@@ -29,7 +29,6 @@ mod limiter;
 mod metrics;
 pub mod paths;
 pub mod problem;
-pub mod quota;
 pub mod rehearsal;
 mod repository;
 mod round;

@@ -36,6 +36,7 @@ fn authorizer(directory: &Path) -> Authorizer {
         token_tags: HashMap::new(),
         destinations: DestinationRules::default(),
         issuers: IssuerRegistry::default(),
+        quotas: Vec::new(),
     })
 }
 

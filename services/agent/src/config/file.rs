@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
+use penstock_control::quota::ClientQuota;
 use penstock_daemon::IdentityFiles;
 use penstock_daemon::config::values::{
     AddressAndPort, ListenAddress, Retention, count, one_or_many, quantity,
@@ -49,6 +50,7 @@ pub(super) struct FileConfig {
     pub(super) connections: Option<NonZeroUsize>,
     pub(super) controller: Option<controller::Config>,
     pub(super) issuers: Vec<IssuerConfig>,
+    pub(super) quotas: Vec<ClientQuota>,
     pub(super) identity: Option<IdentityFiles>,
 }
 
@@ -87,6 +89,8 @@ struct AgentDocument {
     token: Vec<Spanned<TokenTable>>,
     #[serde(default)]
     issuer: Vec<Spanned<IssuerTable>>,
+    #[serde(default)]
+    quota: Vec<Spanned<TransferQuotaTable>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -280,6 +284,13 @@ struct IssuerTable {
     reads_api: bool,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TransferQuotaTable {
+    client: String,
+    bytes: ByteCount,
+}
+
 impl IssuerTable {
     fn lower(self, file: &ConfigFile) -> IssuerConfig {
         let audiences = self.audience.unwrap_or_default();
@@ -383,6 +394,14 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
         issuers.push(issuer);
     }
 
+    let mut quotas: Vec<ClientQuota> = Vec::new();
+    for table in document.quota {
+        let offset = table.span().start;
+        let TransferQuotaTable { client, bytes } = table.into_inner();
+        let quota = ClientQuota { client, requests: None, bytes: Some(bytes.0) };
+        quotas.push(quota.checked(&quotas).map_err(|error| at(offset, error.into()))?);
+    }
+
     let identity = match (document.agent.certificate, document.agent.key) {
         (Some(certificate), Some(key)) => {
             Some(IdentityFiles { certificate: beside(certificate), key: beside(key) })
@@ -424,6 +443,7 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
         },
         connections: document.http.connections,
         issuers,
+        quotas,
         identity,
     })
 }

@@ -344,3 +344,20 @@ fn nested_exports_withhold_nothing() {
     assert_eq!(load("data", "data2", "\"owner\"", "read"), Ok(()));
     assert_eq!(load("data", "data", "\"owner\"", "read"), Ok(()));
 }
+
+#[test]
+fn quotas_without_effect_are_refused() {
+    let setting = Setting::new();
+    let load = |quotas: &str| {
+        let text = format!("[[export]]\nname = \"/\"\npath = \"data\"\nwho = [\"*\"]\n{quotas}");
+        setting.load(&text, Layer::default()).map_err(|error| error.to_string())
+    };
+    let quota = |client: &str| format!("[[quota]]\nclient = \"{client}\"\nbytes = \"10T\"\n");
+    let config = load(&[quota("ann"), quota("*")].concat()).unwrap();
+    let named = |client: &str| ClientQuota::find(&config.quotas, client).unwrap().client.clone();
+    assert_eq!([named("ann"), named("bob")], ["ann", "*"]);
+    assert_eq!(config.quotas[0].bytes, Some(10_000_000_000_000));
+    let refused = load(&[quota("a*"), quota("ann")].concat()).unwrap_err();
+    assert!(refused.contains("penstock.toml:8: ") && refused.contains("earlier"), "{refused}");
+    assert!(load("[[quota]]\nclient = \"ann\"\n").unwrap_err().contains("bytes"));
+}

@@ -1,6 +1,7 @@
 //! Errors of submissions and of changes to submitted transfers.
 
 use axum::http::StatusCode;
+use penstock_control::quota::QuotaExcess;
 use penstock_daemon::state::StateError;
 use penstock_http::ProblemDetails;
 use penstock_protocol::open::{Refusal, RefusalKind};
@@ -25,6 +26,9 @@ pub enum SubmitError {
     /// Too many transfers of this client have not ended.
     #[error("{0} transfers of this token have not ended: submit again when one has")]
     TooMany(usize),
+    /// The client would exceed its quota.
+    #[error(transparent)]
+    OverQuota(#[from] QuotaExcess),
     /// The agent is shutting down.
     #[error("the agent is shutting down: submit again")]
     Stopping,
@@ -55,7 +59,7 @@ impl From<SubmitError> for ProblemDetails {
                 RefusalKind::Agent => Self::new(StatusCode::INTERNAL_SERVER_ERROR, text),
             },
             SubmitError::KeyInUse(_) => Self::at(StatusCode::CONFLICT, "/key", text),
-            SubmitError::TooMany(_) => {
+            SubmitError::TooMany(_) | SubmitError::OverQuota(_) => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, text).retry_after(10)
             }
             SubmitError::Stopping | SubmitError::State(_) => {

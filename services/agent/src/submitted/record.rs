@@ -45,6 +45,9 @@ pub(super) struct TransferRecord {
     pub(super) body: TransferBody,
     /// SHA-256 of the body as submitted, hexadecimal.
     pub(super) body_sha256: String,
+    /// Bytes of the files, as far as they are known.
+    #[serde(default)]
+    pub(super) size_bytes: u64,
     pub(super) submitted_unix_seconds: f64,
     pub(super) state: TransferStatus,
     pub(super) attempts: u32,

@@ -266,7 +266,9 @@ impl SubmittedTransfers {
         | AttemptState::Started(_, backoff)) = &one.attempt;
         let backoff = (*backoff * 2).clamp(*RETRY_BACKOFF.start(), *RETRY_BACKOFF.end());
         if let AttemptState::Started(attempt, _) = &one.attempt {
-            one.moved_before += attempt.transfer.snapshot().tally.moved_bytes;
+            let tally = attempt.transfer.snapshot().tally;
+            one.moved_before += tally.moved_bytes;
+            one.arrived_before = one.arrived_before.max(tally.moved_bytes + tally.resumed_bytes);
         }
         one.record.last = None;
         one.attempt = AttemptState::Due(now + backoff, backoff);

@@ -41,6 +41,8 @@ pub(super) struct SubmittedTransfer {
     pub(super) last_progress: Instant,
     /// Bytes moved by earlier attempts.
     pub(super) moved_before: u64,
+    /// Bytes that had arrived by the end of the last attempt.
+    pub(super) arrived_before: u64,
     /// State and bytes of the last event.
     pub(super) shown: (TransferStatus, u64),
 }
@@ -68,6 +70,7 @@ impl SubmittedTransfer {
             withdrawn: None,
             last_progress: Instant::now(),
             moved_before: 0,
+            arrived_before: 0,
         }
     }
 
@@ -92,11 +95,28 @@ impl SubmittedTransfer {
         let snapshot = attempt.transfer.snapshot();
         let is_waiting = snapshot.sessions == 0 || snapshot.waiting.is_some();
         self.record.error = snapshot.waiting;
+        self.record.size_bytes = self.record.size_bytes.max(snapshot.tally.announced_bytes);
         let moved = self.moved_before + snapshot.tally.moved_bytes;
         if moved > self.shown.1 {
             self.last_progress = now;
         }
         self.on(if is_waiting { TransferEvent::Interrupted } else { TransferEvent::Begun });
+    }
+
+    /// Bytes of the files that have not arrived, as far as they are known; 0 after the end.
+    pub(super) fn missing_bytes(&self) -> u64 {
+        if self.record.state.is_ended() {
+            return 0;
+        }
+        let (announced, arrived) = match &self.attempt {
+            AttemptState::Started(attempt, _) => {
+                let tally = attempt.transfer.snapshot().tally;
+                (tally.announced_bytes, tally.moved_bytes + tally.resumed_bytes)
+            }
+            _ => (0, 0),
+        };
+        let size = self.record.size_bytes.max(announced);
+        size.saturating_sub(arrived.max(self.arrived_before))
     }
 
     pub(super) fn facts(&self) -> TransferFacts {
@@ -194,6 +214,12 @@ impl TransferTable {
             }
         }
         self.native = native;
+    }
+
+    /// Bytes of a client's transfers that have not ended and not arrived.
+    pub(super) fn missing_bytes_of(&self, caller: &str) -> u64 {
+        let its = self.transfers.values().filter(|one| one.record.caller == caller);
+        its.map(SubmittedTransfer::missing_bytes).fold(0, u64::saturating_add)
     }
 
     /// Transfers of a client that have not ended.

@@ -13,6 +13,7 @@ use penstock_control::backoff;
 use penstock_control::class::WorkClass;
 use penstock_control::file::{FILE_BYTES_MAX, RequestFileState, TOTAL_BYTES_MAX};
 use penstock_control::orders::FILES_MAX;
+use penstock_control::quota::QuotaExcess;
 use penstock_control::request::{RequestState, UnknownState};
 use penstock_units::ByteCount;
 
@@ -25,7 +26,6 @@ use crate::access::AuthorizedClient;
 use crate::config::Config;
 use crate::paths;
 use crate::problem::{ProblemDetails, unavailable};
-use crate::quota::QuotaExcess;
 use crate::repository::files::NewFile;
 use crate::repository::requests::{self, RequestFilter, StoredRequest, TransferPolicy};
 use crate::repository::{Audit, batches, events, files, now_ms, runs};

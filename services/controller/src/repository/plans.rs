@@ -15,6 +15,7 @@ use penstock_control::orders::{
     FaultKind, LISTED_PATH, ListedFile, OrderPhase, ReportedOutcome, RunSide,
 };
 use penstock_control::outcomes::FileChange;
+use penstock_control::quota::ClientQuota;
 use penstock_control::request::RequestState;
 use penstock_control::run_contents::FileSpan;
 use penstock_control::scheduler::Planner;
@@ -37,7 +38,6 @@ use super::{
     size,
 };
 use crate::config::Config;
-use crate::quota::ClientQuota;
 use crate::rehearsal::StoreController;
 use crate::use_cases::append::{self, AppendedFiles};
 use crate::use_cases::change::{self, RequestChange};

@@ -6,6 +6,7 @@ use std::ops::Range;
 use penstock_control::batch::BatchState;
 use penstock_control::cancellation::REQUESTS_PER_TX_MAX;
 use penstock_control::orders::{Overwrite, TuningMode, Verify};
+use penstock_control::quota::ClientUsage;
 use penstock_control::request::{RequestDelta, RequestState, RequestTally};
 use penstock_control::run::RunState;
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,6 @@ use super::statement::{
     with_rows,
 };
 use super::writer::TxContext;
-use crate::quota::ClientUsage;
 
 const RUNNING_BATCH: i64 = BatchState::Running.number();
 const ACTIVE_RUN: i64 = RunState::Active.number();

@@ -1,8 +1,8 @@
 //! Changes of requests by clients: priority, deadline, pause and resumption.
 
+use penstock_control::quota::QuotaExcess;
 use penstock_control::request::RequestState;
 
-use crate::quota::QuotaExcess;
 use crate::repository::runs::RunSelection;
 use crate::repository::writer::TxContext;
 use crate::repository::{Audit, DatabaseError, batches, requests, runs};

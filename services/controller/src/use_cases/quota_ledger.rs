@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use penstock_control::quota::{ClientQuota, ClientUsage, QuotaExcess};
+
 use super::submit::Submission;
-use crate::quota::{ClientQuota, ClientUsage, QuotaExcess};
 use crate::repository::writer::TxContext;
 use crate::repository::{DatabaseError, requests};
 
@@ -50,5 +51,5 @@ pub(super) async fn excess_with(
 }
 
 fn quota_of(cx: &TxContext, client: &str) -> Option<ClientQuota> {
-    cx.settings.config.quotas.iter().find(|quota| quota.applies_to(client)).cloned()
+    ClientQuota::find(&cx.settings.config.quotas, client).cloned()
 }

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use penstock_control::batch::{BatchKind, BatchState};
+use penstock_control::quota::QuotaExcess;
 use penstock_control::request::RequestTally;
 use penstock_http::tokens::hex;
 
 use super::append::{split_into, sums};
 use super::quota_ledger::QuotaLedger;
-use crate::quota::QuotaExcess;
 use crate::repository::batches::NewBatch;
 use crate::repository::db;
 use crate::repository::files::{DestinationDirectory, NewFile};

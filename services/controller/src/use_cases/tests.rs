@@ -10,6 +10,7 @@ use penstock_control::orders::{
     Capacity, FaultKind, Instructions, OrderFault, OrderId, OrderPhase, OrderReport, OrderTask,
     Report, ReportedOutcome,
 };
+use penstock_control::quota::ClientQuota;
 use penstock_control::request::RequestState;
 use penstock_testkit::topologies::TWO_SITES;
 use penstock_topology::Topology;
@@ -18,7 +19,6 @@ use super::append::{self, AppendedFiles};
 use super::change::{self, ChangeOutcome, RequestChange};
 use super::reserve;
 use crate::config::Config;
-use crate::quota::ClientQuota;
 use crate::repository::files::NewFile;
 use crate::repository::reservations::ReservationRequest;
 use crate::repository::writer::TxContext;

@@ -1,7 +1,8 @@
 //! Quotas of clients whose requests move files of FTS3 jobs.
 
+use penstock_control::quota::ClientQuota;
+
 use super::*;
-use crate::quota::ClientQuota;
 use crate::repository::fts::{self, FtsFileRow, FtsMover};
 use crate::use_cases::cancel;
 use crate::use_cases::fts_requests::{self, FtsFileRequest};

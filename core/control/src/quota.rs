@@ -1,10 +1,9 @@
-//! Quotas: what a client may have in requests that have not ended.
+//! Quotas: what a client may have in requests of a controller, or in transfers of an agent, that have not ended.
 //!
-//! A submission beyond the quota of its client is refused (429), files of FTS3 jobs wait. A directory counts with the estimate
-//! of its client, and with its listed files once they are known.
+//! A submission beyond the quota of its client is refused. A directory counts with the estimate of its client where there is
+//! one, and with its files once they are known.
 
 use penstock_units::ByteCount;
-use serde::Deserialize;
 
 /// Quota of the clients whose name matches; of several the first one counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,25 +18,33 @@ pub struct ClientQuota {
 
 /// Number and bytes of the requests of a client that have not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct ClientUsage {
-    pub(crate) requests: u64,
+pub struct ClientUsage {
+    /// Requests that have not ended.
+    pub requests: u64,
     /// Bytes that have not arrived.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
 }
 
 /// Limit that a submission would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum QuotaExcess {
+pub enum QuotaExcess {
+    /// More requests than this quota.
     #[error(
         "{0} requests of this client have not ended, as many as its quota allows: wait for one to end, or cancel one"
     )]
     Requests(u64),
+    /// More bytes than the quota, with those of the submission.
     #[error(
-        "{} of this client's requests would not have arrived, and its quota is {}: wait until some have, or submit less",
+        "{} that this client submitted would not have arrived, and its quota is {}: wait until some have, or submit less",
         ByteCount(*wanted),
         ByteCount(*limit)
     )]
-    Bytes { wanted: u64, limit: u64 },
+    Bytes {
+        /// Bytes with those of the submission.
+        wanted: u64,
+        /// Most bytes by the quota.
+        limit: u64,
+    },
 }
 
 impl ClientQuota {
@@ -50,8 +57,37 @@ impl ClientQuota {
         }
     }
 
+    /// Checks the quota, which comes after the `earlier` ones.
+    ///
+    /// # Errors
+    /// When its client is no name, it limits nothing, or an earlier one counts for all of its clients.
+    pub fn checked(self, earlier: &[Self]) -> Result<Self, QuotaTableError> {
+        let beginning = self.client.strip_suffix('*').unwrap_or(&self.client);
+        if self.client.is_empty() || beginning.contains('*') {
+            return Err(QuotaTableError::Client);
+        }
+        if self.requests.is_none() && self.bytes.is_none() {
+            return Err(QuotaTableError::Unlimited(self.client));
+        }
+        let hides = |quota: &Self| {
+            quota.client == self.client
+                || quota.client.ends_with('*') && quota.applies_to(beginning)
+        };
+        if earlier.iter().any(hides) {
+            return Err(QuotaTableError::Hidden(self.client));
+        }
+        Ok(self)
+    }
+
+    /// Returns the first of the quotas that applies to this client.
+    #[must_use]
+    pub fn find<'a>(quotas: &'a [Self], client: &str) -> Option<&'a Self> {
+        quotas.iter().find(|quota| quota.applies_to(client))
+    }
+
     /// Returns the limit that a client with this usage exceeds.
-    pub(crate) fn excess(&self, usage: ClientUsage) -> Option<QuotaExcess> {
+    #[must_use]
+    pub fn excess(&self, usage: ClientUsage) -> Option<QuotaExcess> {
         if let Some(limit) = self.requests.filter(|limit| usage.requests > *limit) {
             return Some(QuotaExcess::Requests(limit));
         }
@@ -60,47 +96,20 @@ impl ClientQuota {
     }
 }
 
-/// An element of `[[controller.quota]]`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct QuotaTable {
-    client: String,
-    requests: Option<u64>,
-    bytes: Option<ByteCount>,
-}
-
-/// An element of `[[controller.quota]]` that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum QuotaTableError {
+/// A quota that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QuotaTableError {
+    /// Something else than a name, or a `*` before its end.
     #[error(
         "quota: client is the name of a token or issuer:NAME:SUBJECT; a * may stand at the end alone"
     )]
     Client,
+    /// A quota without a limit of requests or bytes.
     #[error("quota of {0}: give requests or bytes")]
     Unlimited(String),
+    /// A quota whose clients all have an earlier one.
     #[error("quota of {0}: an earlier one applies to the same clients")]
     Hidden(String),
-}
-
-impl QuotaTable {
-    /// Returns the quota, which comes after the `earlier` ones.
-    pub(crate) fn lower(self, earlier: &[ClientQuota]) -> Result<ClientQuota, QuotaTableError> {
-        let Self { client, requests, bytes } = self;
-        let beginning = client.strip_suffix('*').unwrap_or(&client);
-        if client.is_empty() || beginning.contains('*') {
-            return Err(QuotaTableError::Client);
-        }
-        if requests.is_none() && bytes.is_none() {
-            return Err(QuotaTableError::Unlimited(client));
-        }
-        let hides = |quota: &ClientQuota| {
-            quota.client == client || { quota.client.ends_with('*') && quota.applies_to(beginning) }
-        };
-        if earlier.iter().any(hides) {
-            return Err(QuotaTableError::Hidden(client));
-        }
-        Ok(ClientQuota { client, requests, bytes: bytes.map(|bytes| bytes.0) })
-    }
 }
 
 #[cfg(test)]
@@ -135,9 +144,7 @@ mod tests {
     #[test]
     fn tables_without_effect_are_refused() {
         let earlier = [quota("notebook-*", Some(1), None), quota("ann", Some(1), None)];
-        let lower = |client: &str, requests| {
-            QuotaTable { client: client.to_owned(), requests, bytes: None }.lower(&earlier)
-        };
+        let checked = |client: &str, requests| quota(client, requests, None).checked(&earlier);
         for (client, requests) in [
             ("", Some(1)),
             ("a*b", Some(1)),
@@ -147,9 +154,9 @@ mod tests {
             ("notebook-7", Some(2)),
             ("notebook-7*", Some(2)),
         ] {
-            assert!(lower(client, requests).is_err(), "{client}");
+            assert!(checked(client, requests).is_err(), "{client}");
         }
-        assert_eq!(lower("notebook*", Some(3)).unwrap(), quota("notebook*", Some(3), None));
-        assert_eq!(lower("*", Some(0)).unwrap(), quota("*", Some(0), None));
+        assert_eq!(checked("notebook*", Some(3)).unwrap(), quota("notebook*", Some(3), None));
+        assert_eq!(checked("*", Some(0)).unwrap(), quota("*", Some(0), None));
     }
 }
