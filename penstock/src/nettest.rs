@@ -1,7 +1,7 @@
 //! `penstock nettest`: arguments in, a test run by the mover, lines or one JSON object out.
 //!
-//! Flags that iperf3 users type from memory mean the same here. Exit codes: 0 measured, 1 failed,
-//! 2 usage, or a source address or congestion control that this machine lacks. A closed output (`| head`) ends it silently.
+//! Flags that iperf3 users type from memory mean the same here. Exit codes: 0 measured, 1 failed (after the results until
+//! then), 2 usage, or a source address or congestion control that this machine lacks. A closed output (`| head`) ends it silently.
 
 use std::io::{self, IsTerminal, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,11 +21,13 @@ use penstock_units::{BitRate, ByteCount, parse_duration};
 
 use crate::cp::Labels;
 use crate::json::nettest::{Listening, Swept, Tested};
+use crate::terminal::printable;
 
 mod show;
 
 use show::{
-    advice, log_json, log_line, print_interval, print_json, print_point, print_report, print_sweep,
+    advice, log_json, log_line, print_interval, print_json, print_point, print_report, print_stall,
+    print_sweep,
 };
 
 const EXAMPLES: &str = "\
@@ -258,7 +260,7 @@ impl From<NettestError> for NettestFailure {
 }
 
 fn fail(code: u8, reason: &str) -> ExitCode {
-    let _ = writeln!(io::stderr(), "penstock nettest: {reason}");
+    let _ = writeln!(io::stderr(), "penstock nettest: {}", printable(reason));
     ExitCode::from(code)
 }
 
@@ -390,29 +392,35 @@ fn test(args: &NettestArgs, signals: &Signals) -> Result<(), NettestFailure> {
     let lines = !args.json && (args.interval.is_some() || io::stdout().is_terminal());
     let mut broken = None;
     let stop = &signals.stop;
-    let report =
-        penstock_nettest::run(&args.target(), &params, stop, &mut |progress| match progress {
-            TestProgress::Started => signals.started(),
-            TestProgress::Interval(interval) => {
-                if lines
-                    && broken.is_none()
-                    && let Err(error) = print_interval(interval)
-                {
-                    broken = Some(error);
-                    stop.store(true, Relaxed);
-                }
+    let result = penstock_nettest::run(&args.target(), &params, stop, &mut |progress| {
+        let printed = match progress {
+            TestProgress::Started => {
+                signals.started();
+                return;
             }
-        })?;
+            _ if !lines || broken.is_some() => return,
+            TestProgress::Interval(interval) => print_interval(interval),
+            TestProgress::Stalled { silence, limit } => print_stall(silence, limit),
+        };
+        if let Err(error) = printed {
+            broken = Some(error);
+            stop.store(true, Relaxed);
+        }
+    });
     if let Some(error) = broken {
         return Err(error.into());
     }
+    let (report, failure) = match result {
+        Err(NettestError::Broken { error, report }) => (*report, Some(*error)),
+        result => (result?, None),
+    };
     if args.json {
-        let advice = advice(&report, args.window);
+        let advice = advice(&report);
         print_json(&Tested { report, advice })?;
     } else {
-        print_report(&report, args.window)?;
+        print_report(&report)?;
     }
-    Ok(())
+    failure.map_or(Ok(()), |error| Err(error.into()))
 }
 
 fn sweep(args: &NettestArgs, signals: &Signals) -> Result<(), NettestFailure> {

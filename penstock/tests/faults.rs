@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{
     Agent, FaultProxy, RunningCommand, TestEnv, assert_no_leftovers, assert_same, run, seeded,
-    tree, wait_until, write_file, write_tree,
+    stop_and_continue, tree, wait_until, write_file, write_tree,
 };
 
 /// Bytes of committed files under `root`: same name, size and time as in `source`.
@@ -311,4 +311,27 @@ fn copy_survives_twenty_connection_losses() {
     assert_eq!(done.number("sessions"), 1, "{done:?}");
     assert_same(&env.source, &env.root);
     assert_no_leftovers(&env.root, &env.state);
+}
+
+/// Both ends are stopped and continued while all their threads wait, some of them in system calls with a timeout.
+#[test]
+fn stopped_ends_continue_without_loss() {
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let source = env.source.join("one");
+    write_file(&mut seeded(7), &source, 24 << 20);
+    for protect in ["full", "integrity"] {
+        let mut command = env.cp(&["--rate", "160M", "--protect", protect]);
+        let copy = RunningCommand::start(command.arg(&source).arg(agent.url(protect)));
+        wait_until("the copy runs", Duration::from_secs(30), || {
+            agent.transfers(&env.state).iter().any(|one| one["state"] == "running").then_some(())
+        });
+        for process in [copy.child.id(), agent.child.id(), copy.child.id()] {
+            stop_and_continue(process);
+        }
+        let done = copy.wait().good();
+        assert_eq!((done.number("bytes"), done.number("sessions")), (24 << 20, 1), "{done:?}");
+        let copied = std::fs::read(env.root.join(protect)).unwrap();
+        assert!(copied == std::fs::read(&source).unwrap(), "{protect}");
+    }
 }

@@ -6,8 +6,11 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use penstock_nettest::message::{Message, read_message, write_message};
+use penstock_testkit::process::{RunningCommand, stop_and_continue};
 use penstock_testkit::raw::free_port;
 use serde_json::Value;
+use socket2::{SockFilter, SockRef};
 
 const LOG_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -135,6 +138,19 @@ fn fixed_byte_count_is_exact() {
         if path != "auto" {
             assert!(report["path"].as_str().unwrap().starts_with(path), "{report}");
         }
+    }
+}
+
+#[test]
+fn one_byte_has_a_rate() {
+    let listener = Listening::on("127.0.0.1:0");
+    for flags in [&["-n", "1"][..], &["-n", "1", "--udp"]] {
+        let report = listener.test(flags);
+        assert!(number(&report, "bits_per_second") > 0.0, "{report}");
+        let output =
+            penstock().args(["nettest", &listener.address]).args(flags).output().expect("it runs");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(!text.contains("  0 b/s") && text.contains(" ms, bound by"), "{text}");
     }
 }
 
@@ -368,18 +384,153 @@ fn garbage_is_dropped_with_reason() {
     assert_eq!(listener.test(&["-n", "1000"])["bytes"], 1000);
 }
 
-#[test]
-fn vanished_client_frees_its_slot() {
-    let listener = Listening::on("127.0.0.1:0");
+/// Client with frequent interval lines, which has printed its first one. The kernel holds its further ones.
+fn running_client(listener: &Listening, flags: &[&str]) -> (Child, BufReader<ChildStdout>) {
     let mut client = penstock()
-        .args(["nettest", &listener.address, "-t", "60"])
-        .stdout(Stdio::null())
+        .args(["nettest", &listener.address, "-t", "60", "-i", "0.2"])
+        .args(flags)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     listener.log_line("started");
-    client.kill().unwrap();
-    client.wait().unwrap();
-    listener.log_line("failed");
+    let mut stdout = BufReader::new(client.stdout.take().unwrap());
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    assert!(line.contains("b/s"), "{line}");
+    (client, stdout)
+}
+
+#[test]
+fn vanished_client_leaves_figures_and_slot() {
+    let listener = Listening::on("127.0.0.1:0");
+    for flags in [&[][..], &["--udp"], &["--iperf3"]] {
+        let (mut client, _stdout) = running_client(&listener, flags);
+        client.kill().unwrap();
+        client.wait().unwrap();
+        let event: Value = serde_json::from_str(&listener.log_line("failed")).unwrap();
+        assert!(number(&event, "bytes_received") > 0.0, "{flags:?}: {event}");
+        assert!(number(&event, "seconds") > 0.1, "{flags:?}: {event}");
+    }
+}
+
+#[test]
+fn killed_listener_leaves_clients_figures() {
+    let mut listener = Listening::on("127.0.0.1:0");
+    let json: Vec<_> = [&["-R"][..], &["--udp"], &["--iperf3"]]
+        .iter()
+        .map(|flags| {
+            let mut command = penstock();
+            command.args(["nettest", &listener.address, "--json", "-t", "60"]).args(*flags);
+            let client = RunningCommand::start(&mut command);
+            listener.log_line("started");
+            client
+        })
+        .collect();
+    let (text, mut stdout) = running_client(&listener, &[]);
+    listener.child.kill().unwrap();
+    listener.child.wait().unwrap();
+
+    let mut lines = String::new();
+    stdout.read_to_string(&mut lines).unwrap();
+    assert!(lines.contains("forward  ") && lines.contains("(the test failed)"), "{lines}");
+    let output = text.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    only_line(&output.stderr);
+    for client in json {
+        let done = client.wait();
+        assert_eq!(done.code, 1, "{done:?}");
+        assert_eq!(
+            done.error,
+            format!("penstock nettest: {}\n", done.json["error"].as_str().unwrap())
+        );
+        assert!(number(&done.json, "bytes") > 0.0, "{done:?}");
+        assert!(number(&done.json, "bits_per_second") > 0.0, "{done:?}");
+        assert_eq!(done.json["udp"], Value::Null, "no receiver counted the loss: {done:?}");
+    }
+}
+
+/// Drops received segments with data without an acknowledgement, as a path does that passes the handshake only. Sockets
+/// that a listening one accepts inherit it.
+fn cut(socket: &impl std::os::fd::AsFd) {
+    /// Length of a SYN with the options of Linux; the shortest message of a test is longer.
+    const SYN_BYTES: u32 = 40;
+    // BPF_LD | BPF_W | BPF_LEN; BPF_JMP | BPF_JGT; BPF_RET.
+    let filter = [
+        SockFilter::new(0x80, 0, 0, 0),
+        SockFilter::new(0x25, 0, 1, SYN_BYTES),
+        SockFilter::new(0x06, 0, 0, 0),
+        SockFilter::new(0x06, 0, 0, u32::MAX),
+    ];
+    SockRef::from(socket).attach_filter(&filter).unwrap();
+}
+
+#[test]
+fn cut_path_is_named_before_test() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    cut(&listener);
+    let address = listener.local_addr().unwrap().to_string();
+    let output = client(&address, &[]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let line = only_line(&output.stderr);
+    assert!(line.contains(&address) && line.contains("acknowledges nothing"), "{line}");
+}
+
+#[test]
+fn cut_path_ends_running_test() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut command = penstock();
+    command.args(["nettest", &address, "--json", "-t", "60"]);
+    let client = RunningCommand::start(&mut command);
+    let (mut control, _) = listener.accept().unwrap();
+    control.read_exact(&mut [0; 16]).unwrap();
+    assert!(matches!(read_message(&mut control).unwrap(), Message::Propose { .. }));
+    let accepted =
+        Message::Accepted { software: "test".into(), test_id: "0".repeat(32), rdma: false };
+    write_message(&mut control, &accepted).unwrap();
+    let (mut data, _) = listener.accept().unwrap();
+    write_message(&mut control, &Message::Start).unwrap();
+    data.read_exact(&mut [0; 64 << 10]).unwrap();
+    cut(&control);
+    cut(&data);
+    let begun = Instant::now();
+    let done = client.wait();
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(only_line(done.error.as_bytes()).contains("acknowledges nothing"), "{done:?}");
+    assert!(number(&done.json, "bytes") > 0.0, "{done:?}");
+}
+
+#[test]
+fn stopped_ends_continue_their_tests() {
+    let listener = Listening::on("127.0.0.1:0");
+    let clients: Vec<_> = [
+        &[][..],
+        &["-R"],
+        &["--udp", "--bidir"],
+        &["--iperf3"],
+        &["--iperf3", "-R"],
+        &["--iperf3", "--udp", "-R"],
+    ]
+    .iter()
+    .map(|flags| {
+        let mut command = penstock();
+        command.args(["nettest", &listener.address, "--json", "-t", "2"]).args(*flags);
+        let client = RunningCommand::start(&mut command);
+        listener.log_line("started");
+        client
+    })
+    .collect();
+    stop_and_continue(listener.child.id());
+    for client in &clients {
+        stop_and_continue(client.child.id());
+    }
+    stop_and_continue(listener.child.id());
+    for client in clients {
+        let done = client.wait().good();
+        assert!(number(&done.json, "bytes") > 0.0, "{done:?}");
+    }
 }
 
 #[test]

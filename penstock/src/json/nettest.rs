@@ -78,6 +78,12 @@ pub(crate) enum ListenerEventJson {
         peer: String,
         /// Reason in words.
         reason: String,
+        /// Bytes that the listener sent.
+        bytes_sent: u64,
+        /// Bytes that the listener received.
+        bytes_received: u64,
+        /// Duration of the test.
+        seconds: f64,
     },
     /// A connection was closed before a test began.
     Dropped {

@@ -38,7 +38,15 @@ pub(super) fn print_interval(interval: &Interval) -> io::Result<()> {
     out.flush()
 }
 
-pub(super) fn print_report(report: &Report, window_bytes: Option<u32>) -> io::Result<()> {
+/// Prints that nothing arrives.
+pub(super) fn print_stall(silence: Duration, limit: Duration) -> io::Result<()> {
+    let mut out = io::stdout();
+    let (silence, limit) = (silence.as_secs(), limit.as_secs());
+    writeln!(out, "no data for {silence} s: the test fails after {limit} s without any")?;
+    out.flush()
+}
+
+pub(super) fn print_report(report: &Report) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if report.streams.len() > 1 {
         for stream in &report.streams {
@@ -62,17 +70,22 @@ pub(super) fn print_report(report: &Report, window_bytes: Option<u32>) -> io::Re
     for flow in &report.flows {
         writeln!(
             out,
-            "{}  {}  {} in {:.2} s, bound by {}, {}{}",
+            "{}  {}  {} in {}, bound by {}, {}{}",
             flow.direction,
             show_rate(flow.bits_per_second),
             show_bytes(flow.bytes),
-            flow.seconds,
+            show_seconds(flow.seconds),
             flow.bound_by,
-            match &flow.udp {
-                Some(counts) => show_datagrams(counts),
-                None => format!("retransmits {}", flow.retransmits),
+            match (&flow.udp, report.datagram_bytes) {
+                (Some(counts), _) => show_datagrams(counts),
+                (None, Some(_)) => "loss unknown".to_owned(),
+                (None, None) => format!("retransmits {}", flow.retransmits),
             },
-            if report.interrupted { "  (interrupted)" } else { "" }
+            match &report.error {
+                Some(_) => "  (the test failed)",
+                None if report.interrupted => "  (interrupted)",
+                None => "",
+            }
         )?;
     }
     for flow in &report.flows {
@@ -87,11 +100,14 @@ pub(super) fn print_report(report: &Report, window_bytes: Option<u32>) -> io::Re
         (None, Some(bytes)) => format!("datagrams of {bytes} B"),
         (None, None) => format!("{}, mss {}, rtt {rtt} us", report.congestion, report.mss),
     };
-    writeln!(
-        out,
-        "{transport}, CPU here {:.0} %, there {:.0} %, sent by {}",
-        report.cpu_local_percent, report.cpu_remote_percent, report.path
-    )?;
+    write!(out, "{transport}, CPU here {:.0} %", report.cpu_local_percent)?;
+    if report.error.is_none() {
+        write!(out, ", there {:.0} %", report.cpu_remote_percent)?;
+    }
+    match &*report.path {
+        "" => writeln!(out)?,
+        path => writeln!(out, ", sent by {path}")?,
+    }
     if let Some(rdma) = &report.rdma {
         writeln!(
             out,
@@ -103,7 +119,7 @@ pub(super) fn print_report(report: &Report, window_bytes: Option<u32>) -> io::Re
             show_rate(rdma.limit_bits_per_second)
         )?;
     }
-    if let Some(advice) = advice(report, window_bytes) {
+    if let Some(advice) = advice(report) {
         writeln!(out, "{advice}")?;
     }
     print_other_tests(&mut out, report.other_tests)?;
@@ -132,7 +148,7 @@ fn show_datagrams(counts: &DatagramCounts) -> String {
 }
 
 /// Advice where socket buffers bind a direction, or may do so.
-pub(super) fn advice(report: &Report, window_bytes: Option<u32>) -> Option<String> {
+pub(super) fn advice(report: &Report) -> Option<String> {
     if let Some(rdma) = &report.rdma {
         let is_bound = report.flows.iter().any(|flow| flow.bound_by == "depth");
         return is_bound.then(|| {
@@ -149,7 +165,7 @@ pub(super) fn advice(report: &Report, window_bytes: Option<u32>) -> Option<Strin
     let streams = report.streams.iter().filter(|one| one.direction == flow.direction);
     let count = streams.clone().count();
     let rtt = streams.map(|one| one.rtt_min_us).filter(|rtt| *rtt > 0).min()?;
-    if let Some(window) = window_bytes
+    if let Some(window) = report.window_bytes
         && flow.bound_by != "network"
     {
         return Some(format!(
@@ -238,13 +254,16 @@ pub(super) fn log_line(event: &ListenerEvent<'_>) {
             params.direction.name(),
             display_count(u64::from(params.streams), "stream"),
         ),
-        ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds } => format!(
-            "{peer}: done, received {}, sent {}, {}",
-            show_bytes(*bytes_received),
-            show_bytes(*bytes_sent),
-            show_rate((bytes_sent + bytes_received) as f64 * 8.0 / seconds)
+        ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds } => {
+            format!("{peer}: done, {}", show_totals(*bytes_sent, *bytes_received, *seconds))
+        }
+        ListenerEvent::Failed { peer, reason, bytes_sent: 0, bytes_received: 0, .. } => {
+            format!("{peer}: test failed: {reason}")
+        }
+        ListenerEvent::Failed { peer, reason, bytes_sent, bytes_received, seconds } => format!(
+            "{peer}: test failed: {reason}; until then {}",
+            show_totals(*bytes_sent, *bytes_received, *seconds)
         ),
-        ListenerEvent::Failed { peer, reason } => format!("{peer}: test failed: {reason}"),
         ListenerEvent::Dropped { peer, reason } => format!("{peer}: dropped: {reason}"),
     };
     let _ = writeln!(io::stderr(), "{line}");
@@ -264,14 +283,33 @@ pub(super) fn log_json(event: &ListenerEvent<'_>) {
                 seconds: *seconds,
             }
         }
-        ListenerEvent::Failed { peer, reason } => {
-            ListenerEventJson::Failed { peer: peer.to_string(), reason: reason.to_string() }
+        ListenerEvent::Failed { peer, reason, bytes_sent, bytes_received, seconds } => {
+            ListenerEventJson::Failed {
+                peer: peer.to_string(),
+                reason: reason.to_string(),
+                bytes_sent: *bytes_sent,
+                bytes_received: *bytes_received,
+                seconds: *seconds,
+            }
         }
         ListenerEvent::Dropped { peer, reason } => {
             ListenerEventJson::Dropped { peer: peer.to_string(), reason: reason.to_string() }
         }
     };
     let _ = writeln!(io::stderr(), "{}", serde_json::json!(event));
+}
+
+fn show_totals(bytes_sent: u64, bytes_received: u64, seconds: f64) -> String {
+    format!(
+        "received {}, sent {}, {}",
+        show_bytes(bytes_received),
+        show_bytes(bytes_sent),
+        show_rate((bytes_sent + bytes_received) as f64 * 8.0 / seconds)
+    )
+}
+
+fn show_seconds(seconds: f64) -> String {
+    if seconds < 0.1 { format!("{:.2} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
 }
 
 fn show_rate(bits_per_second: f64) -> String {

@@ -18,7 +18,7 @@ pub use penstock_testkit::files::{
     assert_no_leftovers, assert_same, parts, tree, write_file, write_private, write_tree,
 };
 pub use penstock_testkit::process::{
-    COMMAND_TIMEOUT, CommandOutcome, ReadyProcess, RunningCommand, run,
+    COMMAND_TIMEOUT, CommandOutcome, ReadyProcess, RunningCommand, run, stop_and_continue,
 };
 pub use penstock_testkit::proxy::FaultProxy;
 pub use penstock_testkit::{Random, is_root, seeded, wait_until};

@@ -150,7 +150,7 @@ impl LinkSockets {
         // The first probe warms caches and does not count.
         for probe in 0..=PROBE_COUNT as u64 {
             let since = Instant::now();
-            if received(self.here.send_to(&probe.to_ne_bytes(), self.to))?.is_none() {
+            if received(|| self.here.send_to(&probe.to_ne_bytes(), self.to))?.is_none() {
                 continue;
             }
             if echo(&self.there, probe)? && back(&self.here, probe)? && probe > 0 {
@@ -190,7 +190,7 @@ impl LinkSockets {
         let since = Instant::now();
         // Datagrams queued after the sender has stopped do not count.
         while since.elapsed() < OVERLOAD_TIME + self.rtt_wanted {
-            let Some(length) = received(self.there.recv(&mut buffer))? else { break };
+            let Some(length) = received(|| self.there.recv(&mut buffer))? else { break };
             let now = since.elapsed();
             if first.is_none() {
                 first = Some(now);
@@ -227,6 +227,7 @@ fn echo(socket: &UdpSocket, probe: u64) -> io::Result<bool> {
             }
             // An earlier probe, already timed out.
             Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if is_silence(&error) => return Ok(false),
             Err(error) => return Err(error),
         }
@@ -236,7 +237,7 @@ fn echo(socket: &UdpSocket, probe: u64) -> io::Result<bool> {
 fn back(socket: &UdpSocket, probe: u64) -> io::Result<bool> {
     let mut text = [0; 8];
     loop {
-        match received(socket.recv(&mut text))? {
+        match received(|| socket.recv(&mut text))? {
             Some(_) if text == probe.to_ne_bytes() => return Ok(true),
             Some(_) => {}
             None => return Ok(false),
@@ -244,11 +245,14 @@ fn back(socket: &UdpSocket, probe: u64) -> io::Result<bool> {
     }
 }
 
-fn received(result: io::Result<usize>) -> io::Result<Option<usize>> {
-    match result {
-        Ok(length) => Ok(Some(length)),
-        Err(error) if is_silence(&error) => Ok(None),
-        Err(error) => Err(error),
+/// Calls until no signal interrupts it; `None` after the socket's timeout.
+fn received(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<Option<usize>> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if is_silence(&error) => return Ok(None),
+            result => return result.map(Some),
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::message::{Message, StreamRole};
 use crate::params::TestParams;
 use crate::report::{Interval, Report, role_of};
 use crate::session::{
-    self, Connection, ControlConnection, LISTENER_SILENT_AFTER, Peer, receive_until,
+    self, Connection, ControlConnection, LISTENER_SILENT_AFTER, Peer, TestOutcome, receive_until,
 };
 use crate::share::MemoryShare;
 use crate::stream::DataSocket;
@@ -144,6 +144,13 @@ pub enum TestProgress<'a> {
     Started,
     /// An interval has ended.
     Interval(&'a Interval),
+    /// Nothing arrives.
+    Stalled {
+        /// Silence so far.
+        silence: Duration,
+        /// Silence at which the test fails.
+        limit: Duration,
+    },
 }
 
 /// Runs a test. `stop` ends it early with the results so far; `on_progress` is called during the test.
@@ -186,16 +193,24 @@ pub fn run(
         RdmaAdapter::for_address(local)?;
     }
     control.send(&Message::Propose { software, params: params.clone() })?;
-    let silent = |error| match error {
-        error @ NettestError::Silent(_) => NettestError::Listener { peer, error: error.into() },
+    let at_peer = |error| match error {
+        error @ (NettestError::Silent(_)
+        | NettestError::Stalled(_)
+        | NettestError::Unacknowledged(_)
+        | NettestError::ControlLost(_)) => NettestError::Listener { peer, error: error.into() },
         error => error,
+    };
+    let unanswered = |control: &ControlConnection, error| match control.cause(error) {
+        NettestError::Stalled(seconds) => at_peer(NettestError::Silent(seconds)),
+        error => at_peer(error),
     };
     let answer_timeout = match params.rdma {
         Some(_) => RDMA_ANSWER_TIMEOUT,
         None => LISTENER_SILENT_AFTER,
     };
     let receive = |control: &ControlConnection| {
-        receive_until(control, Instant::now() + answer_timeout).map_err(silent)
+        receive_until(control, Instant::now() + answer_timeout)
+            .map_err(|error| unanswered(control, error))
     };
     let test_id = match receive(&control)? {
         Message::Accepted { software, rdma: false, .. } if params.rdma.is_some() => {
@@ -209,7 +224,8 @@ pub fn run(
     on_progress(TestProgress::Started);
     let (sockets, answer) = if params.udp {
         let sockets = open_datagrams(params, peer, control.socket())?;
-        let answer = greet(&sockets, &test_id, &control).map_err(silent)?;
+        let answer =
+            greet(&sockets, &test_id, &control).map_err(|error| unanswered(&control, error))?;
         (sockets, answer)
     } else {
         let sockets = open_connections(target, params, &options, (peer, &test_id))?;
@@ -228,16 +244,19 @@ pub fn run(
         intervals.push(interval.clone());
     };
     let share = MemoryShare::ALONE;
-    let outcome = session::run(params, sockets, control, share, &listener, stop, on_interval)
-        .map_err(silent)?;
+    let mut outcome = session::run(params, sockets, control, share, &listener, stop, on_interval)?;
+    let failure = outcome.failure.take().map(at_peer).or_else(|| stream_failure(&outcome));
+    Report::new(peer.to_string(), params, &outcome, intervals).unless(failure)
+}
+
+/// Failure of a stream, as the end that failed first reports it.
+fn stream_failure(outcome: &TestOutcome) -> Option<NettestError> {
     // An end that failed closes the connections, so the other end only reports that.
     let closed = RdmaFailure::PeerClosed.to_string();
     let failed = outcome.local.iter().chain(&outcome.remote).filter(|one| one.error.is_some());
-    if let Some(stream) = failed.min_by_key(|one| one.error.as_ref() == Some(&closed)) {
-        let reason = stream.error.clone().unwrap_or_default();
-        return Err(NettestError::Stream { index: stream.index, reason });
-    }
-    Ok(Report::new(peer.to_string(), params, &outcome, intervals))
+    let stream = failed.min_by_key(|one| one.error.as_ref() == Some(&closed))?;
+    let reason = stream.error.clone().unwrap_or_default();
+    Some(NettestError::Stream { index: stream.index, reason })
 }
 
 /// Connects to the first address of the target that accepts.
@@ -311,9 +330,9 @@ fn greet(
             }
         }
         match receive_until(control, deadline.min(Instant::now() + HELLO_INTERVAL)) {
-            Err(NettestError::Silent(_)) if Instant::now() < deadline => {}
-            Err(NettestError::Silent(_)) => {
-                return Err(NettestError::Silent(DATAGRAMS_ANSWER_TIMEOUT.as_secs_f64()));
+            Err(NettestError::Stalled(_)) if Instant::now() < deadline => {}
+            Err(NettestError::Stalled(_)) => {
+                return Err(NettestError::Stalled(DATAGRAMS_ANSWER_TIMEOUT.as_secs_f64()));
             }
             answer => return answer,
         }

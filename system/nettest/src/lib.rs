@@ -59,6 +59,16 @@ pub fn decline(socket: &mut (impl io::Read + io::Write)) -> io::Result<()> {
 /// Default TCP port of agents and listeners.
 pub const DEFAULT_PORT: u16 = 8620;
 
+fn connect_remedy(error: &io::Error, program: &str) -> String {
+    match error.kind() {
+        io::ErrorKind::TimedOut => {
+            "no answer: the path is cut, a firewall drops the packets, or the host is down"
+                .to_owned()
+        }
+        _ => format!("is `{program}` running there?"),
+    }
+}
+
 /// Error of a test.
 #[derive(Debug, Error)]
 pub enum NettestError {
@@ -82,7 +92,7 @@ pub enum NettestError {
         reason: String,
     },
     /// No listener answers at the address.
-    #[error("{peer}: cannot connect: {source}; is `{program}` running there?")]
+    #[error("{peer}: cannot connect: {source}; {}", connect_remedy(source, program))]
     Connect {
         /// Address of the listener.
         peer: SocketAddr,
@@ -101,7 +111,7 @@ pub enum NettestError {
     /// The control connection was lost.
     #[error("the control connection ended ({0}): the other end stopped, or the path to it")]
     ControlLost(#[source] io::Error),
-    /// The other end is silent.
+    /// The other end does not answer.
     #[error(
         "connected, and no answer for {0:.1} s: the other end hangs, or is no penstock listener of this release \
          (an iperf3 server needs --iperf3)"
@@ -110,6 +120,29 @@ pub enum NettestError {
         /// Silence in seconds.
         f64,
     ),
+    /// The other end sends no more messages.
+    #[error("no message for {0:.1} s: the other end hangs or was stopped")]
+    Stalled(
+        /// Silence in seconds.
+        f64,
+    ),
+    /// The host of the other end acknowledges nothing.
+    #[error(
+        "no answer for {0:.1} s, and its host acknowledges nothing: the path is cut, a firewall drops the packets, \
+         or the host is down"
+    )]
+    Unacknowledged(
+        /// Silence in seconds.
+        f64,
+    ),
+    /// The test ended early, after data had arrived.
+    #[error("{error}")]
+    Broken {
+        /// Reason for the early end.
+        error: Box<Self>,
+        /// Results until then.
+        report: Box<Report>,
+    },
     /// The name has no address.
     #[error("no address to connect to")]
     NoAddress,

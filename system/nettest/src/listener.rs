@@ -79,6 +79,12 @@ pub enum ListenerEvent<'a> {
         peer: SocketAddr,
         /// Reason for the failure.
         reason: String,
+        /// Bytes sent by this end until then.
+        bytes_sent: u64,
+        /// Bytes received by this end until then.
+        bytes_received: u64,
+        /// Duration of the test in seconds; 0 if it did not start.
+        seconds: f64,
     },
     /// A connection was dropped before it belonged to a test.
     Dropped {
@@ -254,7 +260,7 @@ where
         let head = self.read_head(&place.socket, deadline);
         match head.map_err(|reason| place.why(reason))? {
             Head::Control => {
-                self.serve_test(place, peer);
+                self.report(peer, self.run_test(place, peer));
                 Ok(())
             }
             Head::Iperf(cookie) if self.iperf_tests.expects(&cookie) => {
@@ -266,10 +272,7 @@ where
                 }
             }
             Head::Iperf(cookie) => {
-                if let Err(error) = self.run_iperf(place, cookie, peer) {
-                    let reason = error.to_string();
-                    (self.on_event)(&ListenerEvent::Failed { peer, reason });
-                }
+                self.report(peer, self.run_iperf(place, cookie, peer));
                 Ok(())
             }
             Head::Data(id, index) => {
@@ -315,17 +318,28 @@ where
         }
     }
 
-    fn serve_test(self: &Arc<Self>, place: UnclaimedConnection<F>, peer: SocketAddr) {
-        if let Err(error) = self.run_test(place, peer) {
-            (self.on_event)(&ListenerEvent::Failed { peer, reason: error.to_string() });
-        }
+    /// Reports the end of a test, or the reason why it did not start.
+    fn report(&self, peer: SocketAddr, result: Result<EndedTest, NettestError>) {
+        let (failure, ended) = match result {
+            Ok(mut ended) => (ended.failure.take(), ended),
+            Err(error) => (Some(error), EndedTest::default()),
+        };
+        let (bytes_sent, bytes_received) = totals(&ended.reports);
+        let seconds = ended.elapsed.as_secs_f64();
+        (self.on_event)(&match failure {
+            None => ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds },
+            Some(error) => {
+                let reason = error.to_string();
+                ListenerEvent::Failed { peer, reason, bytes_sent, bytes_received, seconds }
+            }
+        });
     }
 
     fn run_test(
         &self,
         place: UnclaimedConnection<F>,
         peer: SocketAddr,
-    ) -> Result<(), NettestError> {
+    ) -> Result<EndedTest, NettestError> {
         let deadline = Instant::now() + self.limits.handshake;
         let socket = place.socket.try_clone().map_err(NettestError::Local)?;
         let mut control = ControlConnection::new(socket).map_err(NettestError::Local)?;
@@ -388,10 +402,8 @@ where
         let share = slot.share;
         let outcome =
             session::run(&params, sockets, control, share, &client, &self.stop, &mut |_| {})?;
-        let (bytes_sent, bytes_received) = totals(&outcome.local);
-        let seconds = started.elapsed().as_secs_f64();
-        (self.on_event)(&ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds });
-        Ok(())
+        let (reports, failure) = (outcome.local, outcome.failure);
+        Ok(EndedTest { reports, elapsed: started.elapsed(), failure })
     }
 
     /// Runs the test of an iperf3 client.
@@ -400,7 +412,7 @@ where
         place: UnclaimedConnection<F>,
         cookie: Cookie,
         peer: SocketAddr,
-    ) -> Result<(), NettestError> {
+    ) -> Result<EndedTest, NettestError> {
         let Some(slot) = self.reserve_slot(1) else {
             let _ = (&*place.socket).write_all(&[ControlState::AccessDenied.byte()]);
             return Err(NettestError::Refused(format!("{} tests are running", self.limits.tests)));
@@ -415,14 +427,10 @@ where
             handshake: self.limits.handshake,
         };
         let mut running = None;
-        let outcome = server::run(socket, cookie, &host, &mut |params| {
+        server::run(socket, cookie, &host, &mut |params| {
             running = Some(self.concurrent.enter());
             (self.on_event)(&ListenerEvent::Started { peer, params });
-        })?;
-        let (bytes_sent, bytes_received) = totals(&outcome.reports);
-        let seconds = outcome.elapsed.as_secs_f64();
-        (self.on_event)(&ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds });
-        Ok(())
+        })
     }
 
     /// Reserves a test slot, if one is free.
@@ -470,6 +478,16 @@ impl Drop for RunningTest<'_> {
     fn drop(&mut self) {
         lock(&self.concurrent.0).retain(|test| !Arc::ptr_eq(test, &self.other_tests));
     }
+}
+
+/// Test that has run.
+#[derive(Default)]
+pub(crate) struct EndedTest {
+    /// Reports of this end's streams.
+    pub(crate) reports: Vec<StreamReport>,
+    pub(crate) elapsed: Duration,
+    /// Reason for an early end.
+    pub(crate) failure: Option<NettestError>,
 }
 
 /// Preamble and header of a connection.

@@ -140,6 +140,23 @@ pub struct StreamReport {
     pub rdma: Option<RdmaStreamReport>,
 }
 
+impl StreamReport {
+    /// Stands for the report of the other end of this stream, which did not come.
+    pub(crate) fn of_silent_peer(&self) -> Self {
+        let role = match self.role {
+            StreamRole::Sender => StreamRole::Receiver,
+            StreamRole::Receiver => StreamRole::Sender,
+        };
+        let (path, path_reason, label) = (String::new(), None, String::new());
+        Self { role, path, path_reason, label, cpu_us: 0, error: None, rdma: None, ..self.clone() }
+    }
+
+    /// False if it stands for one that did not come.
+    pub(crate) fn is_reported(&self) -> bool {
+        !self.path.is_empty()
+    }
+}
+
 /// Writes a message with its length.
 ///
 /// # Errors

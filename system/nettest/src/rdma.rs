@@ -214,8 +214,8 @@ fn initiate(
     }
     socket.write_all(&total.to_be_bytes()).map_err(RdmaFailure::Exchange)?;
     socket.shutdown(Shutdown::Write).map_err(RdmaFailure::Exchange)?;
-    // The target closes when it has counted everything.
-    socket.read(&mut [0]).map(|_| ()).map_err(RdmaFailure::Exchange)
+    // The target closes when it has counted everything. A copy goes on where a stop of this process interrupts a read.
+    io::copy(socket, &mut io::sink()).map(|_| ()).map_err(RdmaFailure::Exchange)
 }
 
 fn post(

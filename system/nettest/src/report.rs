@@ -6,6 +6,7 @@ use penstock_rdma::parameters::rate_limit_bps;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::NettestError;
 use crate::message::{StreamReport, StreamRole};
 use crate::params::TestParams;
 use crate::rdma::RdmaStreamReport;
@@ -263,6 +264,11 @@ pub struct Report {
     pub path_reason: Option<String>,
     /// True where a user ended the test early.
     pub interrupted: bool,
+    /// Reason why the test failed in the middle; null where it did not. The results are those until then: where the other
+    /// end's are missing, bytes are those that this end passed to its kernel or received.
+    pub error: Option<String>,
+    /// Socket buffers that were asked for \[B\]; null where the kernel tunes them.
+    pub window_bytes: Option<u32>,
     /// Largest number of other tests that the listener ran at the same time: they shared its network and processors.
     pub other_tests: u32,
     /// Datagrams of a UDP test, in all directions.
@@ -283,16 +289,19 @@ fn rate(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 }
 }
 
+/// Time from the first byte to the last; from the start of the test where all came at once.
 fn span_seconds(streams: &[&StreamReport]) -> f64 {
     let first = streams.iter().filter(|s| s.bytes > 0).map(|s| s.first_us).min().unwrap_or(0);
     let last = streams.iter().map(|s| s.last_us).max().unwrap_or(0);
-    last.saturating_sub(first) as f64 / 1e6
+    let span_us = last.saturating_sub(first);
+    (if span_us > 0 { span_us } else { last }) as f64 / 1e6
 }
 
 /// Rate of streams over the time from the first byte to the last at their receivers. That time begins with a stream's first
-/// datagram, whose bytes it therefore does not hold; times of iperf3 hold all bytes.
+/// datagram, whose bytes it therefore does not hold; times of iperf3 hold all bytes, as do those from the start.
 fn received_rate(params: &TestParams, receivers: &[&StreamReport]) -> f64 {
-    let first = if params.udp { params.block_bytes.unwrap_or(0) } else { 0 };
+    let begins_with_datagram = params.udp && receivers.iter().any(|s| s.last_us > s.first_us);
+    let first = if begins_with_datagram { params.block_bytes.unwrap_or(0) } else { 0 };
     let counted = |receiver: &&StreamReport| match &*receiver.path {
         "iperf3" => receiver.bytes,
         _ => receiver.bytes.saturating_sub(first.into()),
@@ -334,8 +343,8 @@ impl Report {
                 };
                 pairs.push((sender, receiver));
                 retransmits += u64::from(sender.retransmits);
-                let udp =
-                    params.udp.then(|| DatagramCounts::of(sender, receiver, outcome.sender_counts));
+                let udp = (params.udp && receiver.is_reported())
+                    .then(|| DatagramCounts::of(sender, receiver, outcome.sender_counts));
                 counts.extend(udp);
                 streams.push(StreamResult {
                     udp,
@@ -350,7 +359,8 @@ impl Report {
             let bytes = receivers.iter().map(|receiver| receiver.bytes).sum();
             let seconds = span_seconds(&receivers);
             let bits_per_second = received_rate(params, &receivers);
-            let (label, label_note) = params.scitag.map(|_| label_of(&sample)).unzip();
+            let scitag = params.scitag.filter(|_| sample.is_reported());
+            let (label, label_note) = scitag.map(|_| label_of(&sample)).unzip();
             flows.push(FlowReport {
                 direction,
                 bytes,
@@ -360,7 +370,7 @@ impl Report {
                 bound_by: bottleneck(params, &pairs),
                 label,
                 label_note: label_note.flatten(),
-                udp: params.udp.then(|| DatagramCounts::sum(&counts)),
+                udp: (!counts.is_empty()).then(|| DatagramCounts::sum(&counts)),
             });
         }
         Self {
@@ -377,13 +387,15 @@ impl Report {
             path: sample.path,
             path_reason: sample.path_reason,
             interrupted: outcome.interrupted,
+            error: None,
+            window_bytes: params.window_bytes,
             other_tests: outcome.other_tests,
             datagram_bytes: params.block_bytes.filter(|_| params.udp),
             rdma: RdmaReport::of(
                 params,
                 &outcome.local.iter().chain(&outcome.remote).collect::<Vec<_>>(),
             ),
-            udp: params.udp.then(|| {
+            udp: streams.iter().any(|one| one.udp.is_some()).then(|| {
                 let all: Vec<DatagramCounts> = streams.iter().filter_map(|one| one.udp).collect();
                 DatagramCounts::sum(&all)
             }),
@@ -391,6 +403,16 @@ impl Report {
             streams,
             intervals,
         }
+    }
+
+    /// Result of a test without a failure; otherwise the failure, with this report if any data arrived.
+    pub(crate) fn unless(mut self, failure: Option<NettestError>) -> Result<Self, NettestError> {
+        let Some(error) = failure else { return Ok(self) };
+        if self.bytes == 0 {
+            return Err(error);
+        }
+        self.error = Some(error.to_string());
+        Err(NettestError::Broken { error: error.into(), report: self.into() })
     }
 }
 
@@ -562,5 +584,15 @@ mod tests {
         let ours = received("recvmmsg");
         assert_eq!(received_rate(&params, &[&ours, &ours]), 16_000.0);
         assert_eq!(received_rate(&params, &[&received("iperf3")]), 32_000.0 / 3.0);
+    }
+
+    #[test]
+    fn single_read_has_a_rate() {
+        let receiver =
+            StreamReport { bytes: 1, first_us: 500, last_us: 500, ..StreamReport::default() };
+        for udp in [false, true] {
+            let params = TestParams { udp, block_bytes: Some(1), ..TestParams::default() };
+            assert_eq!(received_rate(&params, &[&receiver]), 16_000.0);
+        }
     }
 }

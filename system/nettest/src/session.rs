@@ -26,6 +26,10 @@ use crate::stream::{DataSocket, Stream, StreamSettings, StreamsShared};
 pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time without acknowledgement after which a stream ends.
 const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time within which the host of the other end acknowledges: round trips and a retransmission.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(2);
+/// Time for the streams of a failed test to end, after their sockets are shut down.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Interval of keepalives of each end.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(500);
 /// Silence after which a listener counts as hanging.
@@ -83,6 +87,23 @@ impl ControlConnection {
         // `self.sender` keeps the channel open, so no event always means a timeout.
         self.events.recv_timeout(timeout).ok()
     }
+
+    /// Names the cause of a silence: the path or the host where the kernel there acknowledges nothing.
+    pub(crate) fn cause(&self, error: NettestError) -> NettestError {
+        match error {
+            NettestError::Stalled(seconds) if self.is_unacknowledged() => {
+                NettestError::Unacknowledged(seconds)
+            }
+            error => error,
+        }
+    }
+
+    fn is_unacknowledged(&self) -> bool {
+        TcpInfo::of(&self.socket).is_ok_and(|info| {
+            let silence = Duration::from_millis(info.last_acknowledged_ms.into());
+            info.unacked_segments > 0 && silence > ACKNOWLEDGED_WITHIN
+        })
+    }
 }
 
 impl Drop for ControlConnection {
@@ -105,6 +126,22 @@ pub(crate) struct TestOutcome {
     pub(crate) other_tests: u32,
     /// True if the receivers ended after the senders, so that the senders' counts show loss.
     pub(crate) sender_counts: bool,
+    /// Reason for an early end.
+    pub(crate) failure: Option<NettestError>,
+}
+
+impl TestOutcome {
+    /// Marks the test as failed. The counts of this end stand for those that the other end has not reported.
+    pub(crate) fn fail(&mut self, error: NettestError) {
+        let is_reported =
+            |local: &&StreamReport| self.remote.iter().any(|one| one.index == local.index);
+        let missing = self.local.iter().filter(|local| !is_reported(local));
+        let missing: Vec<StreamReport> = missing.map(StreamReport::of_silent_peer).collect();
+        self.remote.extend(missing);
+        self.cpu_local_percent = cpu_percent(&self.local);
+        self.sender_counts = false;
+        self.failure = Some(error);
+    }
 }
 
 /// Properties of the other end, known before the test.
@@ -126,7 +163,8 @@ pub(crate) struct Connection {
     pub(crate) label: String,
 }
 
-/// Runs one end to completion. `user_stop` ends it early and notifies the other end.
+/// Runs one end to completion. `user_stop` ends it early and notifies the other end. A test that fails has an outcome,
+/// too, with what this end measured.
 pub(crate) fn run(
     params: &TestParams,
     sockets: Vec<Connection>,
@@ -136,8 +174,6 @@ pub(crate) fn run(
     user_stop: &AtomicBool,
     on_interval: &mut dyn FnMut(&Interval),
 ) -> Result<TestOutcome, NettestError> {
-    let mut last_received = Instant::now();
-    let mut alive_sent = Instant::now();
     let settings = StreamSettings {
         counters: CounterWidth::Bits64,
         exact_size: true,
@@ -145,6 +181,26 @@ pub(crate) fn run(
     };
     let mut streams = RunningStreams::start(params, settings, sockets, share, &control.sender)?;
     let mut outcome = TestOutcome { sender_counts: true, ..TestOutcome::default() };
+    let stops = (user_stop, on_interval);
+    if let Err(error) = exchange(params, &mut control, &mut streams, peer, stops, &mut outcome) {
+        let error = control.cause(error);
+        streams.abort(&control.events, &mut outcome.local);
+        outcome.fail(error);
+    }
+    Ok(outcome)
+}
+
+/// Exchanges messages until both ends have finished.
+fn exchange(
+    params: &TestParams,
+    control: &mut ControlConnection,
+    streams: &mut RunningStreams,
+    peer: &Peer<'_>,
+    (user_stop, on_interval): (&AtomicBool, &mut dyn FnMut(&Interval)),
+    outcome: &mut TestOutcome,
+) -> Result<(), NettestError> {
+    let mut silence = Duration::ZERO;
+    let mut alive_sent = Instant::now();
     let mut remote_finished = false;
     let hard_end = params
         .duration()
@@ -173,15 +229,17 @@ pub(crate) fn run(
             })?;
             on_interval(&interval);
         }
-        let wait = streams.next_tick.saturating_sub(now).min(Duration::from_millis(100));
-        let event = control.receive(wait.max(Duration::from_millis(1)));
+        let wait = streams.next_tick.saturating_sub(now);
+        let wait = wait.clamp(Duration::from_millis(1), Duration::from_millis(100));
+        let event = control.receive(wait);
         match &event {
-            Some(ControlEvent::Peer(_)) => last_received = Instant::now(),
-            // Only if no event is queued: this thread itself may have been blocked.
-            None if !remote_finished && last_received.elapsed() > peer.silent_after => {
-                return Err(NettestError::Silent(peer.silent_after.as_secs_f64()));
-            }
+            Some(ControlEvent::Peer(_)) => silence = Duration::ZERO,
+            // The sum of waits: time in which this process itself was blocked or stopped is no silence.
+            None if !remote_finished => silence += wait,
             _ => {}
+        }
+        if silence > peer.silent_after {
+            return Err(NettestError::Stalled(peer.silent_after.as_secs_f64()));
         }
         match event {
             Some(ControlEvent::Stream(report)) => {
@@ -224,7 +282,7 @@ pub(crate) fn run(
             Some(ControlEvent::Peer(Err(_))) | None => {}
         }
     }
-    Ok(outcome)
+    Ok(())
 }
 
 /// Stream threads of this end. Dropping it shuts down their sockets, which ends them.
@@ -368,12 +426,46 @@ impl RunningStreams {
     }
 }
 
-impl Drop for RunningStreams {
-    fn drop(&mut self) {
+impl RunningStreams {
+    fn shut_down(&self) {
         self.shared.end_all();
         for socket in self.sockets.iter().filter_map(|one| one.socket.tcp()) {
             let _ = socket.shutdown(Shutdown::Both);
         }
+    }
+
+    /// Ends the streams of a failed test, and adds the reports of those that end in time.
+    pub(crate) fn abort(&self, events: &Receiver<ControlEvent>, reports: &mut Vec<StreamReport>) {
+        self.shut_down();
+        self.collect(events, reports, ABORT_TIMEOUT);
+    }
+
+    /// Adds the missing reports of streams that end, in the order of their numbers; false if some are still missing
+    /// after `timeout`.
+    pub(crate) fn collect(
+        &self,
+        events: &Receiver<ControlEvent>,
+        reports: &mut Vec<StreamReport>,
+        timeout: Duration,
+    ) -> bool {
+        let deadline = Instant::now() + timeout;
+        while reports.len() < self.sockets.len() && Instant::now() < deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if let Ok(ControlEvent::Stream(report)) = events.recv_timeout(left) {
+                reports.push(*report);
+            }
+        }
+        for report in reports.iter_mut() {
+            self.add_samples(report);
+        }
+        reports.sort_by_key(|report| report.index);
+        reports.len() == self.sockets.len()
+    }
+}
+
+impl Drop for RunningStreams {
+    fn drop(&mut self) {
+        self.shut_down();
     }
 }
 
@@ -426,6 +518,6 @@ pub(crate) fn receive_until(
         Some(ControlEvent::Peer(Ok(message))) => Ok(message),
         Some(ControlEvent::Peer(Err(error))) => Err(NettestError::ControlLost(error)),
         Some(ControlEvent::Stream(_)) => Err(NettestError::Unexpected),
-        None => Err(NettestError::Silent(begun.elapsed().as_secs_f64())),
+        None => Err(NettestError::Stalled(begun.elapsed().as_secs_f64())),
     }
 }

@@ -180,7 +180,11 @@ fn killed_server_ends_test_with_reason() {
 }
 
 fn is(error: &NettestError, what: impl Fn(&IperfServerError) -> bool) -> bool {
-    matches!(error, NettestError::IperfServer { error, .. } if what(error))
+    match error {
+        NettestError::Broken { error, .. } => is(error, what),
+        NettestError::IperfServer { error, .. } => what(error),
+        _ => false,
+    }
 }
 
 /// Server that reads a cookie, sends `answers`, each after one more read, and then keeps silent until the client
@@ -268,6 +272,44 @@ fn silent_server_fails_at_deadline() {
         assert!(is(&error, |error| matches!(error, IperfServerError::Silent { .. })), "{error:?}");
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     }
+}
+
+/// A server that sends nothing in a reverse test; it closes when the client reports the stall.
+#[test]
+fn stalled_server_is_reported_early() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    let (sender, stalled) = std::sync::mpsc::channel();
+    thread::scope(|scope| {
+        let client = scope.spawn(move || {
+            let long = TestParams {
+                direction: TestDirection::Reverse,
+                seconds: Some(60.0),
+                ..one_second()
+            };
+            let protocol = TestProtocol::Iperf3;
+            let target = TestTarget { host, protocol, ..TestTarget::default() };
+            run(&target, &long, &AtomicBool::new(false), &mut |progress| {
+                if let TestProgress::Stalled { silence, limit } = progress {
+                    sender.send((silence, limit)).unwrap();
+                }
+            })
+        });
+        let (mut control, _) = listener.accept().unwrap();
+        control.read_exact(&mut [0; COOKIE_BYTES]).unwrap();
+        control.write_all(b"\x09").unwrap();
+        let mut length = [0; 4];
+        control.read_exact(&mut length).unwrap();
+        control.read_exact(&mut vec![0; u32::from_be_bytes(length) as usize]).unwrap();
+        control.write_all(b"\x0a").unwrap();
+        let (data, _) = listener.accept().unwrap();
+        control.write_all(&[1, 2]).unwrap();
+        let (silence, limit) = stalled.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert!((3..10).contains(&silence.as_secs()) && limit.as_secs() == 30, "{silence:?}");
+        drop((control, data));
+        let error = client.join().unwrap().unwrap_err();
+        assert!(is(&error, |error| matches!(error, IperfServerError::Closed { .. })), "{error:?}");
+    });
 }
 
 #[test]

@@ -147,6 +147,30 @@ pub fn run(mut command: impl BorrowMut<Command>) -> CommandOutcome {
     RunningCommand::start(command.borrow_mut()).wait()
 }
 
+/// Stops each thread of a process (SIGSTOP), and continues it: system calls with a timeout then fail with `EINTR`, even
+/// without handlers (signal(7)).
+///
+/// # Panics
+/// When the process has ended.
+#[track_caller]
+pub fn stop_and_continue(process: u32) {
+    let signal = |name: &str| {
+        let status = Command::new("kill").args(["-s", name, &process.to_string()]).status();
+        assert!(status.unwrap().success(), "SIG{name} to {process}");
+    };
+    signal("STOP");
+    wait_until("the threads stop", Duration::from_secs(20), || {
+        let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+        // A thread may have ended meanwhile.
+        let states =
+            threads.filter_map(|one| std::fs::read_to_string(one.path().join("stat")).ok());
+        let is_stopped =
+            |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'));
+        states.map(is_stopped).all(|stopped| stopped).then_some(())
+    });
+    signal("CONT");
+}
+
 /// A server that printed a line when it was ready; killed when dropped.
 #[derive(Debug)]
 pub struct ReadyProcess {

@@ -26,7 +26,7 @@ use crate::client::{TestProgress, TestTarget, connect_data, connect_to};
 use crate::datagram::CounterWidth;
 use crate::message::{StreamReport, StreamRole};
 use crate::params::TestParams;
-use crate::report::{Interval, Report, role_of};
+use crate::report::{Report, role_of};
 use crate::session::{Connection, ControlEvent, RunningStreams, TestOutcome};
 use crate::share::MemoryShare;
 use crate::stream::{DRAIN_TIME_MAX, DataSocket, END_CHECK_INTERVAL, StreamSettings};
@@ -40,6 +40,8 @@ const PORT_CLOSED_TIME_MAX: Duration = Duration::from_millis(500);
 const RESULTS_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time without a byte in either direction after which a server is given up.
 const SILENT_AFTER: Duration = Duration::from_secs(30);
+/// Time without a byte after which the caller learns of it.
+const STALL_NOTICE_AFTER: Duration = Duration::from_secs(3);
 /// Interval of the hellos of a UDP stream, which may be lost.
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of checks while a test runs.
@@ -60,6 +62,17 @@ pub enum IperfPhase {
     Running,
     /// Both ends send their results.
     Results,
+}
+
+impl IperfPhase {
+    const fn silence_reason(self) -> &'static str {
+        match self {
+            Self::Parameters | Self::Streams => {
+                "it hangs, the path to it is cut, or it is no iperf3 server"
+            }
+            Self::Running | Self::Results => "it hangs, or the path to it is cut",
+        }
+    }
 }
 
 impl fmt::Display for IperfPhase {
@@ -101,7 +114,7 @@ pub enum IperfServerError {
         source: io::Error,
     },
     /// No answer, or no data.
-    #[error("silence {phase} for {seconds:.1} s: it hangs, or is no iperf3 server")]
+    #[error("silence {phase} for {seconds:.1} s: {}", phase.silence_reason())]
     Silent {
         /// Phase of the test.
         phase: IperfPhase,
@@ -182,12 +195,15 @@ pub(crate) fn run(
     let sockets = client.open(&params, &cookie)?;
     on_progress(TestProgress::Started);
     let mut intervals = Vec::new();
-    let on_interval = &mut |interval: &Interval| {
-        on_progress(TestProgress::Interval(interval));
-        intervals.push(interval.clone());
+    let on_progress = &mut |progress: TestProgress<'_>| {
+        if let TestProgress::Interval(interval) = progress {
+            intervals.push(interval.clone());
+        }
+        on_progress(progress);
     };
-    let outcome = client.test(&params, sockets, stop, on_interval)?;
-    Ok(Report::new(client.peer.to_string(), &params, &outcome, intervals))
+    let mut outcome = client.test(&params, sockets, stop, on_progress)?;
+    let failure = outcome.failure.take();
+    Report::new(client.peer.to_string(), &params, &outcome, intervals).unless(failure)
 }
 
 /// True for the failures of a server that closes its port for a moment between two tests.
@@ -260,6 +276,24 @@ impl<'a> IperfClient<'a> {
             Some(state) if state == expected => Ok(()),
             Some(state) => Err(self.fail(IperfServerError::Order { phase, state, expected })),
             None => Err(self.silent(phase, timeout)),
+        }
+    }
+
+    /// Waits for `expected` after the test; reports a silence before it is one too long.
+    fn expect_result(
+        &mut self,
+        expected: ControlState,
+        on_progress: &mut dyn FnMut(TestProgress<'_>),
+    ) -> Result<(), NettestError> {
+        let phase = IperfPhase::Results;
+        match self.poll(phase, STALL_NOTICE_AFTER)? {
+            Some(state) if state == expected => Ok(()),
+            Some(state) => Err(self.fail(IperfServerError::Order { phase, state, expected })),
+            None => {
+                let (silence, limit) = (STALL_NOTICE_AFTER, RESULTS_TIMEOUT);
+                on_progress(TestProgress::Stalled { silence, limit });
+                self.expect(expected, phase, RESULTS_TIMEOUT - STALL_NOTICE_AFTER)
+            }
         }
     }
 
@@ -341,13 +375,13 @@ impl<'a> IperfClient<'a> {
         Err(self.fail(IperfServerError::NoDatagram { index, port: self.peer.port() }))
     }
 
-    /// Runs the streams and exchanges the results.
+    /// Runs the streams and exchanges the results. A test that fails has an outcome, too, with what this end measured.
     fn test(
         &mut self,
         params: &TestParams,
         sockets: Vec<Connection>,
         stop: &AtomicBool,
-        on_interval: &mut dyn FnMut(&Interval),
+        on_progress: &mut dyn FnMut(TestProgress<'_>),
     ) -> Result<TestOutcome, NettestError> {
         let settings = StreamSettings {
             control_ends: true,
@@ -357,22 +391,40 @@ impl<'a> IperfClient<'a> {
         let (sender, events) = sync_channel(sockets.len());
         let share = MemoryShare::ALONE;
         let mut streams = RunningStreams::start(params, settings, sockets, share, &sender)?;
-        let mut reports = Vec::new();
-        let interrupted =
-            self.run(params, &mut streams, &events, &mut reports, (stop, on_interval))?;
+        let mut outcome = TestOutcome { sender_counts: true, ..TestOutcome::default() };
+        let progress = (stop, on_progress);
+        if let Err(error) = self.measure(params, &mut streams, &events, &mut outcome, progress) {
+            streams.abort(&events, &mut outcome.local);
+            outcome.fail(error);
+        }
+        Ok(outcome)
+    }
+
+    /// Waits for the end of the streams and exchanges the results.
+    fn measure(
+        &mut self,
+        params: &TestParams,
+        streams: &mut RunningStreams,
+        events: &Receiver<ControlEvent>,
+        outcome: &mut TestOutcome,
+        (stop, on_progress): (&AtomicBool, &mut dyn FnMut(TestProgress<'_>)),
+    ) -> Result<(), NettestError> {
+        let reports = &mut outcome.local;
+        let running: &mut dyn FnMut(TestProgress<'_>) = &mut |progress| on_progress(progress);
+        outcome.interrupted = self.run(params, streams, events, reports, (stop, running))?;
         streams.shared.stop.store(true, Relaxed);
         let test_end = streams.shared.started.elapsed();
-        let idle = self.drain(params, &streams, &events, &mut reports);
+        let idle = self.drain(params, streams, events, reports);
         self.send(IperfPhase::Results, &[ControlState::TestEnd.byte()])?;
         // Receivers go on until the server has ended its streams, or its writes would block.
         let phase = IperfPhase::Results;
-        self.expect(ControlState::ExchangeResults, phase, RESULTS_TIMEOUT)?;
-        end_streams(&streams, &events, &mut reports)?;
+        self.expect_result(ControlState::ExchangeResults, on_progress)?;
+        end_streams(streams, events, reports)?;
         let remainder = streams.tick(streams.shared.started.elapsed());
         if remainder.seconds() > params.interval_seconds * 0.1 {
-            on_interval(&remainder);
+            on_progress(TestProgress::Interval(&remainder));
         }
-        let ours = results_of(&reports, params.udp, params.omit(), test_end);
+        let ours = results_of(reports, params.udp, params.omit(), test_end);
         self.send(phase, &super::wire::json_frame(&ours.encode()))?;
         let theirs = self.read_results()?;
         self.expect(ControlState::DisplayResults, phase, RESULTS_TIMEOUT)?;
@@ -380,20 +432,14 @@ impl<'a> IperfClient<'a> {
         let _ = self.control.send_state(ControlState::IperfDone);
         // Until the server closes, it is busy for the next client.
         let _ = self.control.poll_byte(ANSWER_TIMEOUT);
-        let remote = reports
+        outcome.remote = reports
             .iter()
             .map(|local| remote_report(params, local, &theirs, idle))
             .collect::<Option<Vec<_>>>()
             .ok_or_else(|| self.fail(IperfServerError::Results))?;
-        Ok(TestOutcome {
-            cpu_local_percent: ours.cpu_percent,
-            cpu_remote_percent: theirs.cpu_percent,
-            local: reports,
-            remote,
-            interrupted,
-            sender_counts: true,
-            ..TestOutcome::default()
-        })
+        outcome.cpu_local_percent = ours.cpu_percent;
+        outcome.cpu_remote_percent = theirs.cpu_percent;
+        Ok(())
     }
 
     /// Waits for the end of the test; true if a user ended it.
@@ -403,10 +449,11 @@ impl<'a> IperfClient<'a> {
         streams: &mut RunningStreams,
         events: &Receiver<ControlEvent>,
         reports: &mut Vec<StreamReport>,
-        (stop, on_interval): (&AtomicBool, &mut dyn FnMut(&Interval)),
+        (stop, on_progress): (&AtomicBool, &mut dyn FnMut(TestProgress<'_>)),
     ) -> Result<bool, NettestError> {
         let (phase, expected) = (IperfPhase::Running, ControlState::ExchangeResults);
         let (mut bytes_before, mut progress) = (0, Instant::now());
+        let mut is_stalled = false;
         loop {
             while let Ok(ControlEvent::Stream(report)) = events.try_recv() {
                 if let Some(reason) = &report.error {
@@ -423,13 +470,18 @@ impl<'a> IperfClient<'a> {
                 return Ok(interrupted);
             }
             if now >= streams.next_tick {
-                on_interval(&streams.tick(now));
+                on_progress(TestProgress::Interval(&streams.tick(now)));
             }
             let bytes: u64 = streams.shared.passed.iter().map(|one| one.0.load(Relaxed)).sum();
             if bytes != bytes_before {
-                (bytes_before, progress) = (bytes, Instant::now());
+                (bytes_before, progress, is_stalled) = (bytes, Instant::now(), false);
             }
-            if progress.elapsed() > SILENT_AFTER {
+            let silence = progress.elapsed();
+            if silence > STALL_NOTICE_AFTER && !is_stalled {
+                is_stalled = true;
+                on_progress(TestProgress::Stalled { silence, limit: SILENT_AFTER });
+            }
+            if silence > SILENT_AFTER {
                 return Err(self.silent(phase, SILENT_AFTER));
             }
             let check = if params.bytes.is_some() { BYTES_CHECK_INTERVAL } else { CHECK_INTERVAL };

@@ -71,7 +71,7 @@ impl IperfControl {
     pub(crate) fn read_state(&mut self, deadline: Instant) -> Result<ControlState, NettestError> {
         let begun = Instant::now();
         self.poll_state(deadline.saturating_duration_since(begun))?
-            .ok_or_else(|| NettestError::Silent(begun.elapsed().as_secs_f64()))
+            .ok_or_else(|| NettestError::Stalled(begun.elapsed().as_secs_f64()))
     }
 
     pub(crate) fn read_exact(
@@ -130,19 +130,10 @@ pub(crate) fn end_streams(
     reports: &mut Vec<StreamReport>,
 ) -> Result<(), NettestError> {
     streams.shared.end_all();
-    let deadline = Instant::now() + DRAIN_TIME_MAX + STREAM_END_TIMEOUT;
-    while reports.len() < streams.sockets.len() {
-        match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(ControlEvent::Stream(report)) => reports.push(*report),
-            Ok(ControlEvent::Peer(_)) => {}
-            Err(_) => return Err(NettestError::Overdue),
-        }
+    match streams.collect(events, reports, DRAIN_TIME_MAX + STREAM_END_TIMEOUT) {
+        true => Ok(()),
+        false => Err(NettestError::Overdue),
     }
-    for report in reports.iter_mut() {
-        streams.add_samples(report);
-    }
-    reports.sort_by_key(|report| report.index);
-    Ok(())
 }
 
 /// Results of this end. The time of each stream ends with the test, as in iperf3, or with the last byte that this end

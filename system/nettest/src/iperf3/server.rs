@@ -18,6 +18,7 @@ use super::wire::{ControlState, Cookie, IperfError, PARAMS_BYTES_MAX, RESULTS_BY
 use crate::NettestError;
 use crate::datagram::CounterWidth;
 use crate::datagram_port::DatagramPort;
+use crate::listener::EndedTest;
 use crate::message::StreamReport;
 use crate::params::{SECONDS_MAX, TestParams};
 use crate::report::role_of;
@@ -88,19 +89,13 @@ pub(crate) struct IperfHost<'a> {
     pub(crate) handshake: Duration,
 }
 
-/// Test that has ended.
-pub(crate) struct IperfOutcome {
-    pub(crate) reports: Vec<StreamReport>,
-    pub(crate) elapsed: Duration,
-}
-
 /// Runs the test of a client that has sent its cookie. `on_started` gets the parameters when data flows.
 pub(crate) fn run(
     socket: TcpStream,
     cookie: Cookie,
     host: &IperfHost<'_>,
     on_started: &mut dyn FnMut(&TestParams),
-) -> Result<IperfOutcome, NettestError> {
+) -> Result<EndedTest, NettestError> {
     let mut control = IperfControl::new(socket)?;
     let deadline = Instant::now() + host.handshake;
     control.send_state(ControlState::ParamExchange)?;
@@ -137,10 +132,14 @@ pub(crate) fn run(
     let streams = RunningStreams::start(&endless, settings, sockets, host.share, &sender)?;
     let started = Instant::now();
     control.send(&[ControlState::TestStart.byte(), ControlState::TestRunning.byte()])?;
-    wait_for_end(&mut control, &params.test, &streams, host.stop)?;
+    let mut reports = Vec::new();
+    let ended = wait_for_end(&mut control, &params.test, &streams, host.stop);
     let elapsed = started.elapsed();
     let test_end = streams.shared.started.elapsed();
-    let mut reports = Vec::new();
+    if let Err(error) = ended {
+        streams.abort(&events, &mut reports);
+        return Ok(EndedTest { reports, elapsed, failure: Some(error) });
+    }
     end_streams(&streams, &events, &mut reports)?;
     // A client may still wait for the rest of a block, and looks at its control connection only
     // after an end of stream.
@@ -149,8 +148,8 @@ pub(crate) fn run(
     if params.server_output {
         results.server_text = Some(server_text(&params.test, &reports, elapsed));
     }
-    exchange_results(&mut control, &results)?;
-    Ok(IperfOutcome { reports, elapsed })
+    let failure = exchange_results(&mut control, &results).err();
+    Ok(EndedTest { reports, elapsed, failure })
 }
 
 fn refuse<T>(control: &mut IperfControl, error: IperfError) -> Result<T, NettestError> {
@@ -258,7 +257,7 @@ fn wait_for_end(
             (bytes_before, progress) = (bytes, Instant::now());
         }
         if progress.elapsed() > SILENT_AFTER {
-            return Err(NettestError::Silent(SILENT_AFTER.as_secs_f64()));
+            return Err(NettestError::Stalled(SILENT_AFTER.as_secs_f64()));
         }
         if started.elapsed() > hard_end {
             return Err(NettestError::Overdue);
