@@ -7,6 +7,7 @@ use penstock_topology::paths::{Path, shortest};
 use penstock_topology::{LinkId, NodeId, Topology};
 use penstock_units::BitRate;
 
+use crate::model::parts_of;
 use crate::{DemandPlan, TrafficModel, forecast};
 
 /// Loads of all links for one traffic model, in each year of the plan.
@@ -83,12 +84,12 @@ impl LinkLoads {
                     let path = paths.path(flow.from, to)?;
                     for hop in path.nodes.windows(2) {
                         let links = &beside[&[hop[0].min(hop[1]), hop[0].max(hop[1])]];
-                        let all: u128 = links.iter().map(|id| rate_of(topology, *id)).sum();
-                        for id in links {
-                            let part = u128::from(rate.0) * rate_of(topology, *id) / all.max(1);
+                        let weights: Vec<u64> =
+                            links.iter().map(|id| topology.links[id.0].rate.0).collect();
+                        for (id, part) in links.iter().zip(parts_of(rate, &weights)) {
                             let back = usize::from(topology.links[id.0].ends[0].node != hop[0]);
                             let total = &mut rates[id.0][index][back];
-                            *total = total.saturating_add(part as u64);
+                            *total = total.saturating_add(part.0);
                         }
                     }
                 }
@@ -104,10 +105,6 @@ impl LinkLoads {
         });
         Ok(Self { links: links.collect() })
     }
-}
-
-fn rate_of(topology: &Topology, link: LinkId) -> u128 {
-    u128::from(topology.links[link.0].rate.0)
 }
 
 /// Shortest paths between sites, each searched once.

@@ -111,14 +111,23 @@ impl TrafficModel {
 }
 
 impl PlannedFlow {
-    /// Splits a rate among the targets by weight, as pairs of site and rate; parts are rounded down.
+    /// Splits a rate among the targets by weight, as pairs of site and rate.
     pub fn split(&self, rate: BitRate) -> impl Iterator<Item = (usize, BitRate)> {
-        let all: u64 = self.to.iter().map(|target| u64::from(target.share)).sum();
-        self.to.iter().map(move |target| {
-            let part = u128::from(rate.0) * u128::from(target.share) / u128::from(all.max(1));
-            (target.site, BitRate(part as u64))
-        })
+        let weights: Vec<u64> = self.to.iter().map(|target| target.share.into()).collect();
+        self.to.iter().map(|target| target.site).zip(parts_of(rate, &weights))
     }
+}
+
+/// Splits a rate by weight into whole bits, whose sum is the rate.
+pub(crate) fn parts_of(rate: BitRate, weights: &[u64]) -> Vec<BitRate> {
+    let all: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
+    let (mut weighed, mut given) = (0, 0);
+    let part = |weight: &u64| {
+        weighed += u128::from(*weight);
+        let until = (u128::from(rate.0) * weighed / all.max(1)) as u64;
+        BitRate(until - std::mem::replace(&mut given, until))
+    };
+    weights.iter().map(part).collect()
 }
 
 fn times(rate: u64, permille: u64) -> u64 {
