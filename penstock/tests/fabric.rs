@@ -502,6 +502,14 @@ fn mistakes_print_one_line_with_remedy() {
         (&["fabric", "run", "--star", "3", "--workload", "read_bw", "--set", "cc=bbr"], "no reads"),
         (&["fabric", "sweep", "--star", "3", "--grid", "cc"], "NAME=VALUE"),
         (&["fabric", "sweep", "--star", "3", "--grid", "cc=x"], "cc: 'x'"),
+        (
+            &["fabric", "run", "--star", "3", "--set", "seed=18446744073709551616"],
+            "is not a whole number up to 18446744073709551615",
+        ),
+        (
+            &["fabric", "sweep", "--star", "3", "--grid", "cc=hpcc", "--out", "/dev/zero"],
+            "no regular file",
+        ),
     ] {
         let error = refused(arguments);
         assert!(error.contains(words), "{arguments:?}: {error}");

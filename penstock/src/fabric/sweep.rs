@@ -249,6 +249,14 @@ fn grid(texts: &[String]) -> Result<Vec<GridPoint>, CommandFailure> {
 
 /// Reads the rows of a file and truncates an incomplete last line.
 fn finished(path: &Path) -> Result<Vec<Value>, CommandFailure> {
+    // Devices and pipes may have no end.
+    if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+        let error = anyhow!(
+            "--out {}: no regular file, and a sweep reads the rows that it has",
+            path.display()
+        );
+        return Err(error).or_exit(Code::Usage);
+    }
     let Ok(text) = fs::read_to_string(path) else { return Ok(Vec::new()) };
     let whole = text.rfind('\n').map_or(0, |end| end + 1);
     if whole < text.len() {

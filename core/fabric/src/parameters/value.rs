@@ -90,9 +90,9 @@ macro_rules! numbers {
 }
 
 numbers! {
-    u8: "a whole number";
-    u32: "a whole number";
-    u64: "a whole number";
+    u8: "a whole number up to 255";
+    u32: "a whole number up to 4294967295";
+    u64: "a whole number up to 18446744073709551615";
     bool: "true or false";
 }
 
@@ -121,7 +121,7 @@ impl<T: ParameterValue> ParameterValue for Option<T> {
 }
 
 impl ParameterValue for [u32; 8] {
-    const FORM: &'static str = "eight whole numbers such as 1:1:1:4:0:0:0:0";
+    const FORM: &'static str = "eight whole numbers up to 1000 such as 1:1:1:4:0:0:0:0";
 
     fn parse(text: &str) -> Option<Self> {
         let numbers: Vec<u32> =
