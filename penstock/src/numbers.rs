@@ -14,12 +14,19 @@ pub(crate) fn rate(text: &str) -> anyhow::Result<BitRate> {
     above_zero(text, "leave --rate out for no limit")
 }
 
+/// Highest rate to plan for in bit/s, far above any host.
+const GOAL_BPS_MAX: u64 = 100_000_000_000_000;
+
 /// Parses a rate to reach.
 ///
 /// # Errors
-/// When it is invalid or zero.
+/// When it is invalid, zero or above [`GOAL_BPS_MAX`].
 pub(crate) fn rate_of_goal(text: &str) -> anyhow::Result<BitRate> {
-    above_zero(text, "write it like 100G")
+    let rate = above_zero(text, "write it like 100G")?;
+    if rate.0 > GOAL_BPS_MAX {
+        bail!("write a rate up to {}", BitRate(GOAL_BPS_MAX));
+    }
+    Ok(rate)
 }
 
 /// Parses a rate, or `none` (zero) for no limit.

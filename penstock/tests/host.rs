@@ -72,8 +72,8 @@ fn check_compares_hardware_with_rate() {
     ] {
         assert!(plain.contains(words), "{words}:\n{plain}");
     }
-    let test = text(host(&["check", "--for", "5Pbit", "--role", "test"]).args(facts));
-    let (_, hardware) = test.split_once("\nhardware for 5.00 Pb/s of network tests").unwrap();
+    let test = text(host(&["check", "--for", "100Tbit", "--role", "test"]).args(facts));
+    let (_, hardware) = test.split_once("\nhardware for 100 Tb/s of network tests").unwrap();
     assert!(!hardware.contains("drives") && !hardware.contains("  ok "), "{hardware}");
     let object = run(host(&["check", "--for", "400G", "--json"]).args(facts)).good().json;
     let drives = &object["capacity"][4];
@@ -137,6 +137,7 @@ fn mistakes_are_one_line() {
         (&["check", "--rtt", "2h"], 2, "no path takes more than a minute"),
         (&["check", "--for", "0"], 2, "nothing would move: write it like 100G"),
         (&["check", "--for", "abc"], 2, "'abc' is not a rate in bits per second"),
+        (&["tune", "--for", "100P"], 2, "write a rate up to 100 Tb/s"),
         (&["explain", "wmem"], 2, "did you mean tcp-wmem"),
         (&["explain", "net.ipv4.tcp_rmem"], 2, "did you mean tcp-rmem"),
         (&["explain", "TCP_WMEM"], 2, "did you mean tcp-wmem"),
