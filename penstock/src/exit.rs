@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use crate::terminal::printable;
+
 /// Exit code; scripts rely on the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
@@ -31,9 +33,9 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// Prints one line to standard error; a closed output is ignored.
+/// Prints one line to standard error, with control characters escaped; a closed output is ignored.
 pub(crate) fn say(what: impl Display) {
-    let _ = writeln!(io::stderr(), "penstock: {what}");
+    let _ = writeln!(io::stderr(), "penstock: {}", printable(&what.to_string()));
 }
 
 /// Failure of a verb: exit code and cause.
@@ -46,6 +48,11 @@ pub(crate) struct CommandFailure {
 impl CommandFailure {
     pub(crate) fn new(code: Code, error: impl Into<anyhow::Error>) -> Self {
         Self { code, error: error.into() }
+    }
+
+    /// Exit code of the verb.
+    pub(crate) fn code(&self) -> Code {
+        self.code
     }
 
     /// Error chain as one line.

@@ -160,12 +160,16 @@ pub(crate) fn start(
     let stdout = supervisor.stdout.take().context("no way from the process that holds the lab")?;
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line).context("the process that holds the lab")?;
-    if line.is_empty() {
-        // It has printed the reason.
+    // A line that is no object is the reason for which there is no lab.
+    if !line.starts_with('{') {
         let ended = supervisor.wait().context("the process that holds the lab")?;
         let code =
             if ended.code() == Some(Code::Usage as i32) { Code::Usage } else { Code::Failed };
-        return Err(CommandFailure::new(code, anyhow!("the lab did not begin")));
+        let error = match line.trim_end() {
+            "" => anyhow!("the process that holds the lab ended: {ended}"),
+            reason => anyhow!("{reason}"),
+        };
+        return Err(CommandFailure::new(code, error));
     }
     // Reap the child, so that many labs leave no zombies.
     std::thread::spawn(move || supervisor.wait());
@@ -174,7 +178,25 @@ pub(crate) fn start(
         .map_err(CommandFailure::from)
 }
 
+/// Holds a lab until it ends. The first line of standard output is its status, or the reason for which it does not begin.
 pub(crate) fn keep(args: &KeepArgs) -> Result<Code, CommandFailure> {
+    let (supervisor, stop) = match begin(args) {
+        Ok(began) => began,
+        Err(failure) => {
+            show::print(&format!("{}\n", failure.line()))?;
+            return Ok(failure.code());
+        }
+    };
+    let status = supervisor.status().map_err(anyhow::Error::from)?;
+    let line = serde_json::to_string(&status).map_err(anyhow::Error::from)?;
+    show::print(&format!("{line}\n"))?;
+    detach(&args.directory)?;
+    supervisor.run(&stop)?;
+    Ok(Code::Done)
+}
+
+/// Builds a lab, and the event that ends it.
+fn begin(args: &KeepArgs) -> Result<(Supervisor, Arc<EventFd>), CommandFailure> {
     if args.with_parent {
         machine::end_with_parent().context("cannot end with the process that began it")?;
     }
@@ -204,12 +226,7 @@ pub(crate) fn keep(args: &KeepArgs) -> Result<Code, CommandFailure> {
     let backend = args.backend.backend()?;
     let supervisor = Supervisor::start(&args.directory, plan, backend, args.seed, user_namespace)
         .map_err(anyhow::Error::from)?;
-    let status = supervisor.status().map_err(anyhow::Error::from)?;
-    let line = serde_json::to_string(&status).map_err(anyhow::Error::from)?;
-    show::print(&format!("{line}\n"))?;
-    detach(&args.directory)?;
-    supervisor.run(&stop)?;
-    Ok(Code::Done)
+    Ok((supervisor, stop))
 }
 
 /// Redirects output to the log in the lab's directory.
