@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 
 use crate::label::FlowLabel;
-use crate::tag::{ACTIVITY_MAX, OWNER_MAX, Scitag, TagError};
+use crate::tag::{ACTIVITY_MAX, NUMBER_MAX, NUMBER_MIN, OWNER_MAX, Scitag, TagError};
 use crate::time::UtcTime;
 
 mod names;
@@ -156,6 +156,14 @@ pub enum LookupError {
         /// Scitag number of that pair.
         number: u32,
     },
+    /// A number of more than 64 bits.
+    #[error(
+        "{text} is out of every range: owners are 1 to {OWNER_MAX}, activities 1 to {ACTIVITY_MAX}, scitags {NUMBER_MIN} to {NUMBER_MAX}"
+    )]
+    Overflow {
+        /// Number as given, cut.
+        text: String,
+    },
     /// Numbers out of range.
     #[error(transparent)]
     Tag(#[from] TagError),
@@ -290,6 +298,9 @@ impl Registry {
     /// When a name is not in the registry (with the nearest one), or a number is out of range.
     pub fn find(&self, text: &str) -> Result<Scitag, LookupError> {
         let text = text.trim();
+        if let Some(part) = text.split('/').map(str::trim).find(|part| overflows(part)) {
+            return Err(LookupError::Overflow { text: excerpt(part) });
+        }
         if let Some((owner, activity)) = text.split_once('/') {
             let owner = self.owner(owner.trim())?;
             return Ok(Scitag::new(owner, self.activity(owner, activity.trim())?)?);
@@ -377,9 +388,16 @@ fn tidy_name(name: &str) -> Option<String> {
 }
 
 fn number(text: &str) -> Option<u64> {
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     // An overflow is out of every range, as is this value.
-    digits.then(|| text.parse().unwrap_or(u64::MAX))
+    is_number(text).then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn overflows(text: &str) -> bool {
+    is_number(text) && text.parse::<u64>().is_err()
 }
 
 /// The number whose name is `text`.

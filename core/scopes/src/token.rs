@@ -15,6 +15,9 @@ use std::str::FromStr;
 use crate::grant::PathGrant;
 use crate::scope::{self, ScopeSyntax};
 
+/// Longest name of a class, host or disk.
+const NAME_BYTES_MAX: usize = 128;
+
 /// Longest scope that an error shows, in characters.
 const SHOWN_CHARS_MAX: usize = 100;
 
@@ -36,7 +39,7 @@ pub enum ApiScope {
 /// A text that is no scope of the HTTP API.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' is no scope: write read, submit:CLASS, submit:*, operate, agent:HOST, disk:NAME or disk:*"
+    "'{0}' is no scope: write read, submit:CLASS, submit:*, operate, agent:HOST, disk:NAME or disk:*, with names of letters, digits and any of - . _"
 )]
 pub struct ApiScopeError(String);
 
@@ -48,15 +51,25 @@ impl FromStr for ApiScope {
             None if text == "read" => Ok(Self::Read),
             None if text == "operate" => Ok(Self::Operate),
             Some(("submit", "*")) => Ok(Self::Submit(None)),
-            Some(("submit", class)) if !class.is_empty() => {
-                Ok(Self::Submit(Some(class.to_owned())))
-            }
+            Some(("submit", class)) if is_name(class) => Ok(Self::Submit(Some(class.to_owned()))),
             Some(("disk", "*")) => Ok(Self::Disk(None)),
-            Some(("disk", name)) if !name.is_empty() => Ok(Self::Disk(Some(name.to_owned()))),
-            Some(("agent", host)) if !host.is_empty() => Ok(Self::Agent(host.to_owned())),
-            _ => Err(ApiScopeError(text.to_owned())),
+            Some(("disk", name)) if is_name(name) => Ok(Self::Disk(Some(name.to_owned()))),
+            Some(("agent", host)) if is_name(host) => Ok(Self::Agent(host.to_owned())),
+            _ => Err(ApiScopeError(visible(text))),
         }
     }
+}
+
+/// True for a name of a class, host or disk, as their configurations take them.
+fn is_name(text: &str) -> bool {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    (1..=NAME_BYTES_MAX).contains(&text.len()) && text.chars().all(is_good)
+}
+
+/// A scope as errors show it.
+fn visible(text: &str) -> String {
+    let visible = text.chars().map(|c| if c.is_control() { '?' } else { c });
+    visible.take(SHOWN_CHARS_MAX).collect()
 }
 
 impl fmt::Display for ApiScope {
@@ -87,7 +100,7 @@ pub enum IssuedScope {
 pub enum IssuedScopeError {
     /// Unknown word.
     #[error(
-        "'{0}' is no scope: write read, submit:CLASS, submit:*, operate, agent:HOST, disk:NAME, disk:*, storage.read:/PATH, storage.create:/PATH or storage.modify:/PATH"
+        "'{0}' is no scope: write read, submit:CLASS, submit:*, operate, agent:HOST, disk:NAME, disk:*, storage.read:/PATH, storage.create:/PATH or storage.modify:/PATH, with names of letters, digits and any of - . _"
     )]
     Word(String),
     /// Fault of a scope for storage.
@@ -102,10 +115,7 @@ impl FromStr for IssuedScope {
         if let Ok(scope) = text.parse() {
             return Ok(Self::Api(scope));
         }
-        let unknown = || {
-            let visible = text.chars().map(|c| if c.is_control() { '?' } else { c });
-            IssuedScopeError::Word(visible.take(SHOWN_CHARS_MAX).collect())
-        };
+        let unknown = || IssuedScopeError::Word(visible(text));
         if text.contains(' ') {
             return Err(unknown());
         }
@@ -135,6 +145,17 @@ mod tests {
             ["", "write", "submit:", "disk", "storage.read", "storage.read:/../x", "read operate"]
         {
             assert!(text.parse::<IssuedScope>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn malformed_names_are_no_scopes() {
+        let long = "x".repeat(NAME_BYTES_MAX + 1);
+        for name in ["", "a b", "a\u{1b}[2J", "a/b", "d\u{e9}", "**", &long] {
+            for kind in ["submit", "agent", "disk"] {
+                let error = format!("{kind}:{name}").parse::<IssuedScope>().unwrap_err();
+                assert!(!error.to_string().contains('\u{1b}'), "{error}");
+            }
         }
     }
 }

@@ -109,9 +109,13 @@ fn misspelt_names_get_suggestions() {
         ("cms", "write OWNER/ACTIVITY such as cms/default"),
         ("600/default", "give the activity as a number"),
         ("cms/64", "activity 64 does not exist: activities are 1 to 63"),
-        ("cms/99999999999999999999999", "does not exist"),
+        ("cms/99999999999999999999999", "99999999999999999999999 is out of every range"),
         ("2000/1", "owner 2000 does not exist"),
         ("64", "64 is no scitag: scitags are 65 to 65535"),
+        (
+            "3/99999999999999999999",
+            "99999999999999999999 is out of every range: owners are 1 to 1023, activities 1 to 63, scitags 65 to 65535",
+        ),
         (
             "196664",
             "196664 is not a scitag but the flow label of cms/analysis-input, whose scitag is 206",

@@ -38,7 +38,21 @@ fn node(topology: &Topology, id: usize) -> String {
     }
 }
 
-/// Escapes quotes and line ends as Mermaid entities.
+/// Escapes what Mermaid or the HTML in its labels would interpret, as Mermaid entities.
 fn quoted(text: &str) -> String {
-    text.replace('#', "#35;").replace('"', "#quot;").replace(['\n', '\r'], " ")
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '#' => safe.push_str("#35;"),
+            '"' => safe.push_str("#quot;"),
+            '&' => safe.push_str("#amp;"),
+            '<' => safe.push_str("#lt;"),
+            '>' => safe.push_str("#gt;"),
+            // A label in backticks is Markdown.
+            '`' => safe.push_str("#96;"),
+            c if c.is_control() => safe.push(' '),
+            c => safe.push(c),
+        }
+    }
+    safe
 }

@@ -49,6 +49,13 @@ fn mermaid_and_containerlab_have_every_link() {
     assert!(written.contains("endpoints: [\"s1:port2\", \"s2:port3\"]"), "{written}");
 }
 
+#[test]
+fn mermaid_titles_are_escaped() {
+    let text = "name = \"t\"\nsite = [{ name = \"x\", title = '`<b>\"A&B\"#' }]";
+    let drawn = mermaid(&Topology::read(text).expect("the topology is valid"));
+    assert!(drawn.contains("[\"#96;#lt;b#gt;#quot;A#amp;B#quot;#35;\"]"), "{drawn}");
+}
+
 /// The containerlab file of a topology and the endpoints in it.
 fn of_containerlab(text: &str) -> (String, Vec<String>) {
     let written = containerlab(&Topology::read(text).expect("the topology is valid"));
