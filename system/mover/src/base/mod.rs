@@ -9,4 +9,6 @@ pub(crate) mod software;
 pub(crate) mod spawn;
 pub(crate) mod sync;
 pub(crate) mod temporary_name;
+#[cfg(test)]
+pub(crate) mod test_options;
 pub(crate) mod timeouts;

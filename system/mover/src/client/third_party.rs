@@ -412,12 +412,11 @@ mod tests {
     use std::time::Duration;
 
     use penstock_identity::{Fingerprint, tls_client_config};
-    use penstock_protocol::control::Settings;
-    use penstock_protocol::digest::Algorithm;
-    use penstock_protocol::open::{Existing, Options, Protection};
+    use penstock_protocol::open::{Options, Protection};
     use penstock_protocol::wire::Bytes;
 
     use super::*;
+    use crate::base::test_options::plain_options;
     use crate::net::dial::TcpDial;
 
     fn observer(transport: TransportChoice) -> ThirdPartyObserver {
@@ -429,18 +428,7 @@ mod tests {
             transport,
             give_up_after: Duration::ZERO,
         };
-        let options = Options {
-            block_bytes: 1 << 20,
-            algorithm: Algorithm::Crc32c,
-            protection: Protection::Integrity,
-            inplace: false,
-            xattrs: false,
-            compare_digest: false,
-            readback: false,
-            existing: Existing::Replace,
-            mark: None,
-            settings: Settings::default(),
-        };
+        let options = Options { protection: Protection::Integrity, ..plain_options() };
         let target = Bytes(b"/in".to_vec());
         let push = Push { target, into_directory: true, transfer_key: [0; 16], options };
         let plan = ThirdPartyConfig {

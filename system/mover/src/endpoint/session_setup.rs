@@ -375,28 +375,12 @@ pub fn target_at(
 
 #[cfg(test)]
 mod tests {
-    use penstock_protocol::control::Settings;
-    use penstock_protocol::digest::Algorithm;
-    use penstock_protocol::open::{Existing, Protection};
-
     use super::*;
+    use crate::base::test_options::plain_options;
 
     #[test]
     fn block_size_outside_limits_is_refused() {
-        let answer = |block_bytes| {
-            check_options(&Options {
-                block_bytes,
-                algorithm: Algorithm::Crc32c,
-                protection: Protection::Full,
-                inplace: false,
-                xattrs: false,
-                compare_digest: false,
-                readback: false,
-                existing: Existing::Replace,
-                mark: None,
-                settings: Settings::default(),
-            })
-        };
+        let answer = |block_bytes| check_options(&Options { block_bytes, ..plain_options() });
         for good in [64 << 10, 4 << 20, 64 << 20] {
             answer(good).expect("a block size");
         }

@@ -245,36 +245,28 @@ impl Destination {
 mod tests {
     use std::sync::mpsc;
 
-    use penstock_protocol::control::Settings;
-    use penstock_protocol::digest::Algorithm;
-    use penstock_protocol::open::{Existing, Options, Protection};
-
     use super::*;
     use crate::base::engine::Engine;
+    use crate::base::test_options::plain_options;
     use crate::sink::destination::TransferTarget;
     use crate::sink::resume_journal::ResumeJournal;
     use crate::sink::simulation::storage::SimulatedStorage;
     use crate::sink::simulation::transfer::SimulatedDataset;
 
     fn destination_on(storage: &SimulatedStorage, mark: &str) -> Destination {
-        let options = Options {
-            block_bytes: 1 << 20,
-            algorithm: Algorithm::Crc32c,
-            protection: Protection::Full,
-            inplace: false,
-            xattrs: false,
-            compare_digest: false,
-            readback: false,
-            existing: Existing::Replace,
-            mark: None,
-            settings: Settings::default(),
-        };
         let target =
             TransferTarget { base: storage.root(), rename: None, key: [0; 16], trusted: true };
         let engine = Engine { direct: false, uring: false };
-        Destination::new(target, "user", mark.to_owned(), options, engine, ResumeJournal::none())
-            .expect("a directory")
-            .journalling_from(1)
+        Destination::new(
+            target,
+            "user",
+            mark.to_owned(),
+            plain_options(),
+            engine,
+            ResumeJournal::none(),
+        )
+        .expect("a directory")
+        .journalling_from(1)
     }
 
     /// Entry of a file `f` of nine bytes.

@@ -564,29 +564,12 @@ pub(super) fn partial_name(
 
 #[cfg(test)]
 mod tests {
-    use penstock_protocol::control::Settings;
-    use penstock_protocol::digest::Algorithm;
     use penstock_protocol::journal::{Directory as DirectoryId, SourceIdentity};
     use penstock_protocol::manifest::Time;
-    use penstock_protocol::open::{Existing, Protection};
 
     use super::*;
+    use crate::base::test_options::plain_options;
     use crate::sink::simulation::storage::SimulatedStorage;
-
-    fn options() -> Options {
-        Options {
-            block_bytes: 1 << 20,
-            algorithm: Algorithm::Crc32c,
-            protection: Protection::Integrity,
-            inplace: false,
-            xattrs: false,
-            compare_digest: false,
-            readback: false,
-            existing: Existing::Replace,
-            mark: None,
-            settings: Settings::default(),
-        }
-    }
 
     fn partial(name: &str) -> Partial {
         Partial {
@@ -611,7 +594,7 @@ mod tests {
             let name = JournalName::new("user", (1, 1), None, &[key; 16]);
             let (path, mark) = (Bytes(b"/target".to_vec()), name.mark());
             let at = TargetDirectory { path, file_system: 1, inode: 1, mark };
-            ResumeJournal::open(&store, &name, at, &options())
+            ResumeJournal::open(&store, &name, at, &plain_options())
         };
         let extent = |offset| Extent { offset, bytes: 3, part: [1; 32] };
         let journal = open(1).expect("a journal");

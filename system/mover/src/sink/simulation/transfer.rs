@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_protocol::block::{self, FrameKind, Header, PackItem};
-use penstock_protocol::control::{Settings, TransferTally};
+use penstock_protocol::control::TransferTally;
 use penstock_protocol::digest::{self, Algorithm, Serial};
 use penstock_protocol::journal::TargetDirectory;
 use penstock_protocol::manifest::{Entry, EntryKind, RelativePath, Time};
-use penstock_protocol::open::{Existing, Options, Protection};
+use penstock_protocol::open::Options;
 use penstock_protocol::proof::SessionKey;
 use penstock_protocol::sender::{FrameTask, Piece, ReadOutcome, Sender, SourceEntry};
 use penstock_protocol::wire::{self, Bytes, WireFormat};
@@ -23,6 +23,7 @@ use penstock_sys::ring::SyncIo;
 use super::storage::{SimulatedStorage, StorageState};
 use super::tree::TreeEntry;
 use crate::base::engine::Engine;
+use crate::base::test_options::plain_options;
 use crate::endpoint::receiver::{ReceiverControl, ReceiverEnd};
 use crate::session::control::ControlEndpoint;
 use crate::session::state::Session;
@@ -174,14 +175,8 @@ pub(super) fn transfer(
     let options = Options {
         block_bytes: BLOCK_BYTES,
         algorithm: run.algorithm,
-        protection: Protection::Full,
-        inplace: false,
         xattrs: true,
-        compare_digest: false,
-        readback: false,
-        existing: Existing::Replace,
-        mark: None,
-        settings: Settings::default(),
+        ..plain_options()
     };
     let root = storage.root();
     let directory = identify(&*root).expect("a directory");
