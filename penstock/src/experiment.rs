@@ -233,6 +233,9 @@ fn list(folder: Option<&Path>, json: bool) -> Result<Code, CommandFailure> {
                 .filter(|path| path.join("experiment.toml").exists())
                 .collect();
             folders.sort();
+            if folders.is_empty() {
+                say(format!("{}: no folder in it has an experiment.toml", folder.display()));
+            }
             for folder in folders {
                 add(folder.display().to_string(), &read(&folder)?);
             }

@@ -93,7 +93,7 @@ impl TestEnv {
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{words:?}: {error}");
         assert!(error.contains(why), "{words:?}: {error}");
-        assert!(error.trim_end().lines().count() <= 2, "{error}");
+        assert_eq!(error.trim_end().lines().count(), 1, "{error}");
     }
 
     fn up(&self) -> Value {
@@ -578,6 +578,9 @@ fn embedded_experiments_run_anywhere() {
     };
     let listed = String::from_utf8(run(&["list"]).stdout).unwrap();
     assert!(listed.contains("buffers: ") && listed.contains("ten-sites: "), "{listed}");
+    let none = run(&["list", "."]);
+    assert!(none.status.success() && none.stdout.is_empty(), "{none:?}");
+    assert!(String::from_utf8_lossy(&none.stderr).contains("experiment.toml"), "{none:?}");
     let one = run(&["run", "heps-fabric", "--case", "dcqcn-latency", "--json"]);
     assert!(one.status.success(), "{one:?}");
     let table: Value = serde_json::from_slice(&one.stdout).unwrap();

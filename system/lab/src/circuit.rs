@@ -19,7 +19,7 @@ use crate::lab::{Lab, LabError};
 use crate::plan::{LabPathError, LabPlan, PlanError};
 
 /// Circuits per lab. Their networks are `fd70:6e73:8000::/64` and following, two for each.
-const CIRCUITS_MAX: u16 = 0x3FFF;
+pub(crate) const CIRCUITS_MAX: u16 = 0x3FFF;
 /// Divisor of the rate for the reverse direction.
 const BACK_SHARE: u64 = 20;
 /// Minimum rate of the reverse direction.

@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use penstock_topology::{LinkId, NodeId, NodeKind, Topology, next_links};
 
+use crate::circuit::CIRCUITS_MAX;
 use crate::line::Impairment;
 
 /// Links per lab, each with a /30 in 10.0.0.0/8.
@@ -159,7 +160,9 @@ pub enum LabPathError {
         node: String,
     },
     /// A link of a circuit that does not continue from the node before it to a new one.
-    #[error("the links are not a path: link {link} does not continue from {node}")]
+    #[error(
+        "the links are not a path: link {link} does not continue from {node}; name them in their order from the first end to the second"
+    )]
     Discontinued {
         /// Name of the link.
         link: String,
@@ -167,7 +170,7 @@ pub enum LabPathError {
         node: String,
     },
     /// A node that the links reach twice.
-    #[error("the way comes to {0} twice")]
+    #[error("the way comes to {0} twice: a path passes each node once")]
     Loop(String),
     /// Links that do not reach the other host.
     #[error("the way ends at {at}, not at {to}")]
@@ -178,10 +181,12 @@ pub enum LabPathError {
         to: String,
     },
     /// A circuit without rate, links or hosts.
-    #[error("a circuit has a rate, a link, and a host at either end")]
+    #[error("a circuit has a rate above 0, one or more links, and one or more hosts at either end")]
     CircuitTerms,
     /// Hosts that reach the end of a circuit over its own links only.
-    #[error("{hosts}: none reaches {end} beside the circuit")]
+    #[error(
+        "{hosts}: none reaches {end} by other links than the circuit's: name hosts behind {end}, or links that end before"
+    )]
     Unreached {
         /// Names of the hosts.
         hosts: String,
@@ -189,10 +194,10 @@ pub enum LabPathError {
         end: String,
     },
     /// More circuits than a lab has.
-    #[error("no more circuits")]
+    #[error("a lab has at most {CIRCUITS_MAX} circuits: release one")]
     CircuitsFull,
     /// A link of a circuit that is cut.
-    #[error("link {0} is cut")]
+    #[error("link {0} is cut: mend it, or name other links")]
     Cut(String),
 }
 

@@ -94,8 +94,8 @@ fn disconnected_links_are_refused() {
         (&["wan", "at-b"], 1, "b: none reaches b"),
         (&["north", "north"], 1, "does not continue from"),
         (&["at-a", "south"], 1, "does not continue from s"),
-        (&[], 1, "has a rate, a link"),
-        (&["wan"], 0, "has a rate, a link"),
+        (&[], 1, "one or more links"),
+        (&["wan"], 0, "a rate above 0"),
     ] {
         match made(names, rate) {
             Err(error) => assert!(error.to_string().contains(why), "{names:?}: {error}"),
