@@ -109,7 +109,8 @@ def main():
     options += {"auto": [], "off": ["--tune", "off"], "falcon": ["--tune", "off"]}.get(mode, ["--streams", streams])
     options += ["--readers", readers] if readers else []
     command = [PENSTOCK, "cp", "--json", *options, str(mountpoint if slow else source), "penstock://[target-eth0]:8620/"]
-    copy = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    output = LAB / "copy.json"
+    copy = subprocess.Popen(command, env=ENVIRONMENT, stdout=output.open("w"), stderr=subprocess.DEVNULL)
     (LAB / "begun").touch()
     name, begun, streams, readers, falcon = f"cp{copy.pid}", time.time(), [], [], None
     moved = [(begun, 0)]
@@ -128,7 +129,8 @@ def main():
     end = time.time()
     if copy.poll() is None:
         penstock("transfers", "cancel", name)
-    result = json.loads(copy.communicate()[0])
+    copy.wait()
+    result = json.loads(output.read_text())
     moved.append((end, max(result["moved_bytes"], moved[-1][1])))
     if slow:
         subprocess.run(["umount", "-l", mountpoint], check=True)
