@@ -245,8 +245,9 @@ fn exchange(
             Some(ControlEvent::Stream(report)) => {
                 let mut report = *report;
                 streams.add_samples(&mut report);
-                control.send(&Message::Stream(Box::new(report.clone())))?;
-                outcome.local.push(report);
+                // A failed test has what was measured, too.
+                outcome.local.push(report.clone());
+                control.send(&Message::Stream(Box::new(report)))?;
                 if outcome.local.len() == streams.sockets.len() {
                     let remainder = streams.tick(streams.shared.started.elapsed());
                     if remainder.seconds() > params.interval_seconds * 0.1 {

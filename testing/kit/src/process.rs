@@ -162,11 +162,11 @@ pub fn stop_and_continue(process: u32) {
     wait_until("the threads stop", Duration::from_secs(20), || {
         let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
         // A thread may have ended meanwhile.
-        let states =
+        let mut states =
             threads.filter_map(|one| std::fs::read_to_string(one.path().join("stat")).ok());
         let is_stopped =
             |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'));
-        states.map(is_stopped).all(|stopped| stopped).then_some(())
+        states.all(is_stopped).then_some(())
     });
     signal("CONT");
 }

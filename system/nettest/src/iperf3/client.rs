@@ -337,9 +337,13 @@ impl<'a> IperfClient<'a> {
             ..ConnectOptions::default()
         };
         let mut sockets = Vec::new();
+        let mut has_started = false;
         for index in 0..params.connections() {
             sockets.push(if params.udp {
-                let socket = DataSocket::Udp(self.open_datagrams(index)?);
+                let is_last = index + 1 == params.connections();
+                let (socket, state) = self.open_datagrams(index, is_last)?;
+                has_started = state == Some(ControlState::TestStart);
+                let socket = DataSocket::Udp(socket);
                 let role = role_of(params, index, true);
                 Connection { index, role, socket, label: String::new() }
             } else {
@@ -347,13 +351,20 @@ impl<'a> IperfClient<'a> {
                 connect_data(self.target, params, &options, place, cookie.bytes())?
             });
         }
-        self.expect(ControlState::TestStart, phase, ANSWER_TIMEOUT)?;
+        if !has_started {
+            self.expect(ControlState::TestStart, phase, ANSWER_TIMEOUT)?;
+        }
         self.expect(ControlState::TestRunning, phase, ANSWER_TIMEOUT)?;
         Ok(sockets)
     }
 
-    /// Opens a UDP stream. The server takes one after the other.
-    fn open_datagrams(&mut self, index: u32) -> Result<UdpSocket, NettestError> {
+    /// Opens a UDP stream. The server takes one after the other, and starts after the last: the state is there where the reply
+    /// to that one is late or lost.
+    fn open_datagrams(
+        &mut self,
+        index: u32,
+        is_last: bool,
+    ) -> Result<(UdpSocket, Option<ControlState>), NettestError> {
         let source = self.control.socket.local_addr().map_err(NettestError::Local)?.ip();
         let socket = connect_datagrams(self.peer, Some(source)).map_err(NettestError::Local)?;
         socket.set_read_timeout(Some(HELLO_INTERVAL)).map_err(NettestError::Local)?;
@@ -365,10 +376,14 @@ impl<'a> IperfClient<'a> {
             if let Ok(length) = socket.recv(&mut bytes)
                 && is_stream_reply(&bytes[..length])
             {
-                return Ok(socket);
+                return Ok((socket, None));
             }
             if let Some(state) = self.poll(IperfPhase::Streams, Duration::from_millis(1))? {
                 let (phase, expected) = (IperfPhase::Streams, ControlState::TestStart);
+                if is_last && state == expected {
+                    let _ = socket.recv(&mut bytes);
+                    return Ok((socket, Some(state)));
+                }
                 return Err(self.fail(IperfServerError::Order { phase, state, expected }));
             }
         }
