@@ -1,5 +1,5 @@
 //! Hostile connections to the agent's port: garbage, foreign protocols, slow and idle connections neither crash the agent
-//! nor starve a running transfer.
+//! nor starve a running transfer. Control characters of arguments do not reach the terminal.
 
 mod common;
 
@@ -219,4 +219,21 @@ fn flood_evicts_only_its_own_connections() {
     honest.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
     honest.read_to_end(&mut answer).unwrap();
     assert_eq!(answer.get(..8), Some(&b"PENSTOCK"[..]), "{answer:?}");
+}
+
+#[test]
+fn control_characters_are_escaped() {
+    let env = TestEnv::new();
+    for words in [
+        &["cp", "no\u{1b}[2Jfile", "there"][..],
+        &["nettest", "no\u{1b}[2Jhost:x"],
+        &["plan", "no\u{1b}[2Jfile"],
+        &["token", "create", "alice", "--scope", "agent:no\u{1b}[2Jhost"],
+        &["no\u{1b}[2Jverb"],
+    ] {
+        let done = run(env.penstock().args(words));
+        assert_ne!(done.code, 0, "{done:?}");
+        let line = done.error.strip_suffix('\n').unwrap();
+        assert!(!line.contains(char::is_control), "{words:?}: {line:?}");
+    }
 }
