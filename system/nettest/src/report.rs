@@ -267,7 +267,7 @@ pub struct Report {
     /// Reason why the test failed in the middle; null where it did not. The results are those until then: where the other
     /// end's are missing, bytes are those that this end passed to its kernel or received.
     pub error: Option<String>,
-    /// Socket buffers that were asked for; null where the kernel tunes them [B].
+    /// Socket buffers that were asked for; null where the kernel tunes them \[B\].
     pub window_bytes: Option<u32>,
     /// Largest number of other tests that the listener ran at the same time: they shared its network and processors.
     pub other_tests: u32,
