@@ -6,8 +6,8 @@
 //! hosts ([`live_run`], [`interface_rates`]) and hosts that stop reporting ([`lost_hosts`]), retries ([`backoff`]),
 //! leases ([`lease`]), expiry ([`retention`]) and completion forecasts ([`forecast`]). Between a node's daemon and the
 //! controller: messages ([`orders`], numbered by [`order_id`]), the agent's side of them ([`agent`]) and the attempts of
-//! an order to send ([`execution`]). Classes of work: [`class`]; quotas of clients: [`quota`]. Jobs of FTS3 clients: [`fts`]. HTTP, storage and clocks
-//! are the caller's; `penstock-allocation` shares rates, `penstock-mover` moves files.
+//! an order to send ([`execution`]). Classes of work: [`class`]; quotas of clients: [`quota`]. Jobs of FTS3 clients:
+//! [`fts`]. HTTP, storage and clocks are the caller's; `penstock-allocation` shares rates, `penstock-mover` moves files.
 
 #![forbid(unsafe_code)]
 

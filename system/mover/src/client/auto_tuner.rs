@@ -489,7 +489,7 @@ mod tests {
         assert_eq!((tuner.wanted.readers, readers(&tuner)), (2, (1, TUNED_READERS_MAX)));
         let mut fixed = AutoTuner::new(4, None, None);
         fixed.begin_with_readers(2, false);
-        assert_eq!(readers(&fixed), (2, 2), "an order in the file, or a request, sets them");
+        assert_eq!(readers(&fixed), (2, 2), "a request, or a digest in file order, sets them");
     }
 
     #[test]
