@@ -60,6 +60,11 @@ pub(crate) fn directory() -> anyhow::Result<PathBuf> {
     Ok(credentials::state()?.path().join("copies"))
 }
 
+/// Socket of the copy of a process.
+pub(crate) fn socket_path(directory: &Path, process: u32) -> PathBuf {
+    directory.join(format!("{process}.sock"))
+}
+
 /// Sends a value as one line of JSON.
 pub(crate) fn send_line(stream: &mut UnixStream, what: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(what)?;
@@ -93,7 +98,7 @@ pub(crate) fn request_if_running(
     process: u32,
     what: &ControlRequest,
 ) -> anyhow::Result<Option<TransferFacts>> {
-    request_at(&directory()?.join(format!("{process}.sock")), what)
+    request_at(&socket_path(&directory()?, process), what)
 }
 
 /// `None` when the copy has ended.
@@ -111,7 +116,7 @@ fn request_at(path: &Path, what: &ControlRequest) -> anyhow::Result<Option<Trans
 /// # Errors
 /// When there is no such copy.
 pub(crate) fn tuning(process: u32) -> anyhow::Result<TuningFacts> {
-    let path = directory()?.join(format!("{process}.sock"));
+    let path = socket_path(&directory()?, process);
     match exchange(&path, &ControlRequest::Why)? {
         Some(ControlReply::Tuning(tuning)) => return Ok(tuning),
         Some(_) => return Err(anyhow!("{}: another answer", path.display())),
@@ -172,11 +177,17 @@ fn exchange(path: &Path, what: &ControlRequest) -> anyhow::Result<Option<Control
 
 /// States of all running copies, by process id.
 pub(crate) fn running() -> anyhow::Result<Vec<TransferFacts>> {
-    let entries = match std::fs::read_dir(directory()?) {
+    running_in(&directory()?)
+}
+
+/// As [`running`], of the sockets in a directory.
+pub(crate) fn running_in(directory: &Path) -> anyhow::Result<Vec<TransferFacts>> {
+    let entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
     };
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let paths = paths.filter(|path| path.extension().is_some_and(|end| end == "sock"));
     // Leaves out copies that end meanwhile.
     let mut all: Vec<_> =
         paths.filter_map(|path| request_at(&path, &ControlRequest::Show).ok().flatten()).collect();

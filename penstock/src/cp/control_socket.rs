@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
@@ -121,11 +121,18 @@ impl ControlSocket {
 fn listen() -> anyhow::Result<(UnixListener, PathBuf)> {
     let directory = local_transfers::directory()?;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-    let path = directory.join(format!("{}.sock", std::process::id()));
+    listen_in(&directory)
+}
+
+/// Gives the socket its name once it listens: clients remove a named socket that refuses connections.
+fn listen_in(directory: &Path) -> anyhow::Result<(UnixListener, PathBuf)> {
+    let path = local_transfers::socket_path(directory, std::process::id());
+    let unnamed = path.with_extension("new");
     // A killed process with this id may have left its socket.
-    let _ = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(&path)?;
+    let _ = std::fs::remove_file(&unnamed);
+    let listener = UnixListener::bind(&unnamed)?;
     listener.set_nonblocking(true)?;
+    std::fs::rename(&unnamed, &path)?;
     Ok((listener, path))
 }
 
@@ -160,5 +167,28 @@ impl RunningCopy {
             Self::Local(copy) => copy.sender().change(settings),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listing_spares_starting_copies() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        std::thread::scope(|scope| {
+            let copies = scope.spawn(|| {
+                for _ in 0..2_000 {
+                    let (listener, path) = listen_in(directory).unwrap();
+                    std::fs::remove_file(path).expect("the socket keeps its name");
+                    drop(listener);
+                }
+            });
+            while !copies.is_finished() {
+                let _ = local_transfers::running_in(directory);
+            }
+        });
     }
 }
