@@ -108,6 +108,8 @@ function Ended({ rows }) {
   return html`<${Table} caption="Ended transfers" columns=${columns} rows=${rows} keyOf=${(row) => row.id} />`;
 }
 
+const nextSeconds = (one) => `Next ${one.seconds} s: ${rate(one.p50_bps)}, 80 % between ${rate(one.p10_bps)} and ${rate(one.p90_bps)}`;
+
 /** Rate and streams of one transfer over time, and why it has as many. */
 function Tuning({ id, running }) {
   const path = `${PATH}/${encodeURIComponent(id)}/tuning`;
@@ -120,6 +122,7 @@ function Tuning({ id, running }) {
     <${Problem} error=${error} />
     ${!data && !error && html`<${Loading} />`}
     ${data && html`<p class="why">${data.ended ? `The streams stay: ${clean(data.ended, 300)}.` : data.latest ? clean(data.latest, 300) : "No decision yet: it measures the rate of its first streams."}${observes}</p>`}
+    ${data?.forecasts?.length > 0 && html`<p class="note forecast">${data.forecasts.map(nextSeconds).join(". ")}.${data.forecast_synthetic ? " The model was trained with simulated transfers." : ""}</p>`}
     ${data?.series.length > 0 && html`<${TuningPlot} tuning=${data} label=${`Rate and streams of ${name} over time, with each decision; arrow keys go through them, and the table below lists them`} chosen=${chosen} onChoose=${choose} />`}
     ${data && (data.series.length > 0 || data.decisions.length > 0) && html`<${TuningTable} tuning=${data} caption=${`Decisions about the streams of ${name}`} chosen=${chosen} />`}
   <//>`;

@@ -8,7 +8,7 @@ use anyhow::Context;
 use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::HTTP_PORT;
 use penstock_agent::http::api::{ControllerFacts, TransferChange, TransferFacts};
-use penstock_agent::http::tuning::{TuningDecisionFacts, TuningFacts};
+use penstock_agent::http::tuning::{RateForecastFacts, TuningDecisionFacts, TuningFacts};
 use penstock_agent::submitted::TransferStatus;
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 
@@ -208,6 +208,17 @@ fn show_tuning(
             output,
             "{seconds:7.1} s  {rate:>12}  {from:>3} -> {to:<3} {workers}  {reason}{would}"
         )?;
+    }
+    for RateForecastFacts { seconds, p10_bps, p50_bps, p90_bps } in &tuning.forecasts {
+        let [p10, p50, p90] = [p10_bps, p50_bps, p90_bps].map(|rate| BitRate(*rate));
+        let by = match tuning.forecast_synthetic {
+            true => "   by a model of synthetic transfers",
+            false => "",
+        };
+        writeln!(output, "next {seconds} s: {p50}   80 % between {p10} and {p90}{by}")?;
+    }
+    if let Some(why) = &tuning.forecast_refusal {
+        writeln!(output, "no forecast of the next seconds: {}", printable(why))?;
     }
     match (&tuning.ended, &tuning.latest) {
         (Some(why), _) => writeln!(output, "{name} keeps its streams: {why}")?,

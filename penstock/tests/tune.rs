@@ -129,3 +129,23 @@ fn damaged_model_is_refused() {
     let how = tune(&env, &["train"]).good();
     assert!(how.output.contains("make forecast-training"), "{how:?}");
 }
+
+#[test]
+fn sequence_training_needs_traces() {
+    let env = TestEnv::new();
+    let how = tune(&env, &["train", "--sequence"]).good();
+    assert!(how.output.contains("make sequence-training"), "{how:?}");
+    let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../python/training");
+    let without = tune(&env, &["train", "--sequence", "--scripts", scripts]);
+    assert!(without.code == 1 && without.error.contains("traces: no traces"), "{without:?}");
+    let traces = env.state.join("traces");
+    fs::create_dir_all(&traces).unwrap();
+    fs::write(traces.join("1.jsonl"), "{}\n").unwrap();
+    let model = env.state.join("sequence-model.safetensors");
+    fs::write(&model, "the former model").unwrap();
+    // A Python without the packages.
+    let arguments = ["train", "--sequence", "--scripts", scripts, "--python", "false"];
+    let failed = tune(&env, &arguments);
+    assert!(failed.code == 1 && failed.error.contains("forecasts go on as before"), "{failed:?}");
+    assert_eq!(fs::read(&model).unwrap(), b"the former model");
+}

@@ -91,6 +91,61 @@ fn default_streams() -> u64 {
     processors.clamp(2, 8)
 }
 
+/// Model that forecasts the rate of the last second for the next one, give or take a tenth, from two samples.
+fn last_value_model() -> Vec<u8> {
+    let described = json!({
+        "format": "penstock-sequence", "version": 1, "kind": "last", "target": "rate_by_window_mean",
+        "quantiles": [0.1, 0.5, 0.9], "interval_s": 1, "window": 2, "horizons_s": [1],
+        "features": [{
+            "name": "rate_bps", "unit": "bit/s", "offset": 1.0, "scale": 1.0, "low": 0.0, "high": 1e12,
+        }],
+        "training": {
+            "traces": 1, "synthetic_traces": 1, "windows": 1, "sha256": "", "seed": 1, "jax": "",
+        },
+    });
+    let header = json!({
+        "__metadata__": {"penstock": described.to_string()},
+        "head.bias": {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]},
+        "golden.input": {"dtype": "F32", "shape": [1, 2, 1], "data_offsets": [12, 20]},
+        "golden.output": {"dtype": "F64", "shape": [1, 3], "data_offsets": [20, 44]},
+    });
+    let header = header.to_string();
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.bytes());
+    [-0.1_f32, 0.0, 0.1, 1.0, 1.0].iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+    [0.9_f64, 1.0, 1.1].iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+    bytes
+}
+
+/// Forecast of the next second, once there is one.
+fn next_second(tuning: &Value) -> Option<[u64; 3]> {
+    let first = tuning["forecasts"].as_array()?.first()?;
+    assert_eq!(first["seconds"], 1, "{tuning}");
+    Some(["p10_bps", "p50_bps", "p90_bps"].map(|field| number(first, field)))
+}
+
+#[test]
+fn running_copy_has_forecast() {
+    let path = CappedPath::new(321, 48);
+    let model = path.env.state.join("sequence-model.safetensors");
+    let (mut client, id) = path.start(&[]);
+    path.wait_for_reason(&mut client, &id, "Tries streams");
+    let before = path.why(&id, &["--json"]).good().json;
+    assert_eq!((next_second(&before), &before["forecast_refusal"]), (None, &Value::Null));
+    std::fs::write(&model, last_value_model()).unwrap();
+    let [p10, p50, p90] = wait_until("the next second is forecast", REASON_TIMEOUT, || {
+        assert!(!client.is_over());
+        next_second(&path.why(&id, &["--json"]).json)
+    });
+    assert!(p10 < p50 && p50 < p90, "{p10} {p50} {p90}");
+    let shown = path.why(&id, &[]).good();
+    assert!(shown.output.contains("next 1 s: ") && shown.output.contains("synthetic"), "{shown:?}");
+    std::fs::write(&model, "damaged").unwrap();
+    let shown = path.why(&id, &[]).good();
+    assert!(shown.output.contains("no forecast of the next seconds: "), "{shown:?}");
+    client.kill();
+}
+
 /// A folder through FUSE, whose reads have a rate one by one.
 struct SlowFiles {
     mountpoint: PathBuf,
@@ -384,10 +439,13 @@ fn submitted_copy_gets_more_streams() {
 #[test]
 fn submitted_copy_names_rate_limit() {
     let path = SendingAgent::new(312, 32, "");
+    let model = path.near.state.join("sequence-model.safetensors");
+    std::fs::write(model, last_value_model()).unwrap();
     let id = path.submit(json!({"rate_bps": 8_000_000}));
     path.wait_for_reason(id, "Keeps the settings: the rate limit binds");
     // One connection carries it.
     path.wait_for_reason(id, "streams 2 -> 1");
+    assert!(next_second(&path.tuning(id)).is_some(), "{}", path.tuning(id));
     path.transfers(&["cancel", &id.to_string()]).good();
 }
 

@@ -72,11 +72,17 @@ impl TunerSample {
         self.bytes as f64 * 8e6 / self.interval_us.max(1) as f64
     }
 
-    /// Fraction of sent segments that were retransmitted, 0 to 1; segments of 1,448 bytes where none were counted.
+    /// Segments sent, retransmissions included; segments of 1,448 bytes where none were counted.
+    #[must_use]
+    pub fn sent_segments(&self) -> u64 {
+        const SEGMENT_BYTES: u64 = 1448;
+        self.tcp.sent_segments.unwrap_or(self.bytes / SEGMENT_BYTES)
+    }
+
+    /// Fraction of sent segments that were retransmitted, 0 to 1.
     #[must_use]
     pub fn retransmit_share(&self) -> f64 {
-        const SEGMENT_BYTES: u64 = 1448;
-        let sent = self.tcp.sent_segments.unwrap_or(self.bytes / SEGMENT_BYTES).max(1);
+        let sent = self.sent_segments().max(1);
         (self.tcp.retransmitted_segments as f64 / sent as f64).clamp(0.0, 1.0)
     }
 }

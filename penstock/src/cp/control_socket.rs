@@ -8,12 +8,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
 use penstock_agent::http::api::{TransferChange, TransferFacts, non_empty};
+use penstock_agent::running_forecast::RateForecaster;
 use penstock_agent::submitted::TransferStatus;
 use penstock_protocol::control::Settings;
 use penstock_protocol::manifest::display_path;
 
 use super::CpArgs;
 use super::plan::RunningCopy;
+use crate::credentials;
 use crate::exit::chain_line;
 use crate::local_transfers::{self, ControlReply, ControlRequest};
 
@@ -24,6 +26,7 @@ pub(crate) struct ControlSocket {
     /// Sources and destination as shown to users.
     path: String,
     started: SystemTime,
+    forecaster: Option<RateForecaster>,
 }
 
 impl Drop for ControlSocket {
@@ -42,7 +45,9 @@ impl ControlSocket {
         let socket = listen().inspect_err(|error| {
             tracing::info!("penstock transfers cannot reach this copy: {}", chain_line(error));
         });
-        Self { socket: socket.ok(), path, started: SystemTime::now() }
+        let state = credentials::state().ok();
+        let forecaster = state.map(|state| RateForecaster::new(state.path()));
+        Self { socket: socket.ok(), path, started: SystemTime::now(), forecaster }
     }
 
     /// Answers pending requests without blocking.
@@ -59,7 +64,11 @@ impl ControlSocket {
         let refused = match local_transfers::receive_line(stream)? {
             ControlRequest::Show => None,
             ControlRequest::Why => {
-                let answer = ControlReply::Tuning(running.tuning());
+                let tuning = match &self.forecaster {
+                    Some(forecaster) => running.tuning_now(forecaster),
+                    None => running.tuning(),
+                };
+                let answer = ControlReply::Tuning(tuning);
                 return local_transfers::send_line(stream, &answer);
             }
             ControlRequest::Cancel => {

@@ -1,6 +1,7 @@
 //! Tuning of the streams of a copy: who does it, or why they stay as they are.
 
 use penstock_agent::http::tuning::TuningFacts;
+use penstock_agent::running_forecast::RateForecaster;
 use penstock_mover::{
     STREAMS_MAX, StreamTuning, TuningBounds, TuningMode, TuningReport, default_streams,
 };
@@ -46,13 +47,21 @@ pub(super) fn of_receiver(args: &CpArgs) -> StreamTuning {
 impl RunningCopy {
     /// Decisions about the streams, or the reason why there are none.
     pub(crate) fn tuning(&self) -> TuningFacts {
-        let report = match self {
+        self.tuning_report().into()
+    }
+
+    /// As [`Self::tuning`], with forecasts of the next seconds where there is a model.
+    pub(crate) fn tuning_now(&self, forecaster: &RateForecaster) -> TuningFacts {
+        TuningFacts::of_running(self.tuning_report(), forecaster)
+    }
+
+    fn tuning_report(&self) -> TuningReport {
+        match self {
             Self::Remote { transfer, .. } => transfer.tuning(),
             Self::ThirdParty { .. } => TuningReport::kept(
                 "the source's agent sends, and has the decisions: transfers show --why there",
             ),
             Self::Local(_) => TuningReport::kept("the copy stays within this machine"),
-        };
-        report.into()
+        }
     }
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use penstock_agent::history::{TRACES_DIRECTORY, trace_files};
+use penstock_agent::running_forecast::{SEQUENCE_MODEL_FILE, read_sequence_model};
 
 use super::predict::{MODEL_FILE, check_model};
 use super::{export, read_history};
@@ -12,67 +14,128 @@ use crate::credentials;
 use crate::exit::{Code, CommandFailure};
 
 pub(super) const AFTER_HELP: &str = "\
-The training needs Python with xgboost. With --scripts it runs, and the model replaces forecast-model.json of the state \
-directory if it can be read; without it the commands are printed.
+The training needs Python with xgboost, with --sequence with JAX. With --scripts it runs, and the model replaces that of the \
+state directory if it can be read: forecast-model.json, with --sequence sequence-model.safetensors, from which penstock \
+transfers show ID --why forecasts the next seconds of a running transfer. Without --scripts the commands are printed.
 
 Examples:
   penstock tune train
-  penstock tune train --scripts python/training";
+  penstock tune train --scripts python/training
+  penstock tune train --sequence --scripts python/training";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct TrainArgs {
-    /// Directory with train.py, in a checkout of Penstock python/training
+    /// Train the model of running transfers, from the traces of ended ones
+    #[arg(long)]
+    sequence: bool,
+    /// Directory with train.py and sequence.py, in a checkout of Penstock python/training
     #[arg(long, value_name = "DIR")]
     scripts: Option<PathBuf>,
-    /// Python with the packages of requirements.txt
+    /// Python with the packages of requirements.txt, with --sequence of requirements-sequence.txt
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     python: PathBuf,
 }
 
 pub(super) fn run(args: &TrainArgs) -> Result<Code, CommandFailure> {
-    let model = credentials::state()?.path().join(MODEL_FILE);
+    let state = credentials::state()?;
+    let state = state.path();
     match &args.scripts {
-        Some(scripts) => train(scripts, &args.python, &model)?,
-        None => {
-            let text = format!(
-                "In a checkout of Penstock:\n\n  \
-                   make forecast-training\n  \
-                   penstock tune train --scripts python/training --python target/forecast-training/bin/python\n\n\
-                 or on another host, with the history that `penstock tune export history.csv` writes:\n\n  \
-                   python3 -m venv training && training/bin/pip install -r python/training/requirements.txt\n  \
-                   training/bin/python python/training/train.py history.csv --model {MODEL_FILE}\n\n\
-                 and the model then copied to {}\n",
-                model.display()
-            );
-            io::stdout().write_all(text.as_bytes())?;
-        }
+        Some(scripts) if args.sequence => train_sequence(scripts, &args.python, state)?,
+        Some(scripts) => train(scripts, &args.python, state)?,
+        None if args.sequence => io::stdout().write_all(commands_of_sequence(state).as_bytes())?,
+        None => io::stdout().write_all(commands(state).as_bytes())?,
     }
     Ok(Code::Done)
 }
 
-/// Trains beside the former model, which stays in use until the new one was read.
-fn train(scripts: &Path, python: &Path, model: &Path) -> anyhow::Result<()> {
+fn commands(state: &Path) -> String {
+    format!(
+        "In a checkout of Penstock:\n\n  \
+           make forecast-training\n  \
+           penstock tune train --scripts python/training --python target/forecast-training/bin/python\n\n\
+         or on another host, with the history that `penstock tune export history.csv` writes:\n\n  \
+           python3 -m venv training && training/bin/pip install -r python/training/requirements.txt\n  \
+           training/bin/python python/training/train.py history.csv --model {MODEL_FILE}\n\n\
+         and the model then copied to {}\n",
+        state.join(MODEL_FILE).display()
+    )
+}
+
+fn commands_of_sequence(state: &Path) -> String {
+    format!(
+        "In a checkout of Penstock:\n\n  \
+           make sequence-training\n  \
+           penstock tune train --sequence --scripts python/training --python target/sequence-training/bin/python\n\n\
+         or on another host, with the files of {}:\n\n  \
+           python3 -m venv training && training/bin/pip install -r python/training/requirements-sequence.txt\n  \
+           training/bin/python python/training/sequence.py {TRACES_DIRECTORY}/*.jsonl --model {SEQUENCE_MODEL_FILE}\n\n\
+         and the model then copied to {}\n",
+        state.join(TRACES_DIRECTORY).display(),
+        state.join(SEQUENCE_MODEL_FILE).display()
+    )
+}
+
+fn train(scripts: &Path, python: &Path, state: &Path) -> anyhow::Result<()> {
     let directory = tempfile::tempdir().context("cannot make a directory for the history")?;
     let history = directory.path().join("history.csv");
     export::write(&history, &read_history(u32::MAX)?)
         .map_err(|failure| anyhow::anyhow!(failure.line()))?;
-    let fresh = model.with_extension("json.new");
-    let script = scripts.join("train.py");
-    let status = Command::new(python)
-        .arg(&script)
-        .arg(&history)
-        .arg("--model")
-        .arg(&fresh)
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .status()
-        .with_context(|| format!("{}: give a Python with --python", python.display()))?;
-    let is_usable = match status.success() {
-        true => check_model(&fresh),
-        false => Err(anyhow::anyhow!("{} has failed", script.display())),
-    };
-    if let Err(error) = is_usable {
-        let _ = std::fs::remove_file(&fresh);
-        bail!("{error}: forecasts go on as before");
+    let training = Training { python, script: scripts.join("train.py"), check: check_model };
+    training.replace(&state.join(MODEL_FILE), &[history])
+}
+
+fn train_sequence(scripts: &Path, python: &Path, state: &Path) -> anyhow::Result<()> {
+    let directory = state.join(TRACES_DIRECTORY);
+    let traces = trace_files(state).with_context(|| directory.display().to_string())?;
+    if traces.is_empty() {
+        bail!(
+            "{}: no traces: an agent keeps those of transfers whose streams it tuned for 35 s or more",
+            directory.display()
+        );
     }
-    std::fs::rename(&fresh, model).with_context(|| model.display().to_string())
+    let script = scripts.join("sequence.py");
+    let training = Training { python, script, check: check_sequence_model };
+    training.replace(&state.join(SEQUENCE_MODEL_FILE), &traces)
+}
+
+fn check_sequence_model(path: &Path) -> anyhow::Result<()> {
+    let synthetic = read_sequence_model(path)?.synthetic_traces;
+    if synthetic > 0 {
+        bail!("{}: {synthetic} of its traces are synthetic", path.display());
+    }
+    Ok(())
+}
+
+/// A script that trains a model, and the check of its file.
+struct Training<'a> {
+    python: &'a Path,
+    script: PathBuf,
+    check: fn(&Path) -> anyhow::Result<()>,
+}
+
+impl Training<'_> {
+    /// Trains beside the former model, which stays in use until the new one was read.
+    fn replace(&self, model: &Path, inputs: &[PathBuf]) -> anyhow::Result<()> {
+        let Self { python, script, check } = self;
+        let mut fresh = model.as_os_str().to_owned();
+        fresh.push(".new");
+        let fresh = PathBuf::from(fresh);
+        let status = Command::new(python)
+            .arg(script)
+            .args(inputs)
+            .arg("--model")
+            .arg(&fresh)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .status()
+            .with_context(|| format!("{}: give a Python with --python", python.display()))?;
+        let is_usable = match status.success() {
+            true => check(&fresh),
+            false => Err(anyhow::anyhow!("{} has failed", script.display())),
+        };
+        if let Err(error) = is_usable {
+            let _ = std::fs::remove_file(&fresh);
+            bail!("{error}: forecasts go on as before");
+        }
+        std::fs::rename(&fresh, model).with_context(|| model.display().to_string())
+    }
 }

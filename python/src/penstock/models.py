@@ -1128,6 +1128,30 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RateForecast:
+    """Forecast of the mean payload rate from now on."""
+
+    p10_bps: int
+    """Rate that one of ten such transfers stays below."""
+    p50_bps: int
+    """Rate that half of them stay below."""
+    p90_bps: int
+    """Rate that nine of ten stay below."""
+    seconds: int
+    """Time from now on over which it is the mean."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RateForecast:
+        """Creates it from parsed JSON."""
+        return cls(
+            p10_bps=data["p10_bps"],
+            p50_bps=data["p50_bps"],
+            p90_bps=data["p90_bps"],
+            seconds=data["seconds"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RatePoint:
     """Mean rate of an interval, and the streams at its end."""
 
@@ -3342,6 +3366,14 @@ class Tuning:
     """Number of earlier decisions that `decisions` leaves out."""
     ended: str | None = None
     """Reason why no more decisions follow, such as streams that were changed by hand; null while they may."""
+    forecast_refusal: str | None = None
+    """Reason why the model gives no forecast now; null where it gives one, and without a model."""
+    forecast_synthetic: bool | None = None
+    """True if a simulator made training data of the model: its forecasts then say nothing about real
+    transfers.
+    """
+    forecasts: tuple[RateForecast, ...] | None = None
+    """Forecasts of the rate of a running transfer from now on; empty without a model of sequences."""
     latest: str | None = None
     """Reason of the latest decision, which may keep the streams; null before the first."""
     mode: Literal["auto", "observe", "off"]
@@ -3360,6 +3392,9 @@ class Tuning:
             decisions=tuple(TuningDecision.from_json(item) for item in data["decisions"]),
             decisions_left_out=data["decisions_left_out"],
             ended=data.get("ended"),
+            forecast_refusal=data.get("forecast_refusal"),
+            forecast_synthetic=data.get("forecast_synthetic"),
+            forecasts=None if data.get("forecasts") is None else tuple(RateForecast.from_json(item) for item in data["forecasts"]),
             latest=data.get("latest"),
             mode=data["mode"],
             series=None if data.get("series") is None else tuple(RatePoint.from_json(item) for item in data["series"]),
@@ -3438,6 +3473,7 @@ __all__ = [
     "NetworkEvents",
     "Orders",
     "Problem",
+    "RateForecast",
     "RatePoint",
     "RemoteCredentials",
     "Request",

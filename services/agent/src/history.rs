@@ -24,11 +24,14 @@ mod row;
 mod streams_memory;
 #[cfg(test)]
 mod tests;
+mod traces;
 
 pub use database::{AGE_MAX_S, HistoryError, ROWS_MAX};
 pub use path_memory::PathMemory;
 pub use row::{HistoryRow, ProtectionName, TransferVerdict};
 use streams_memory::StreamsMemory;
+use traces::EndedTrace;
+pub use traces::{TRACES_DIRECTORY, trace_files};
 
 /// File in the state directory.
 pub const FILE: &str = "history.db";
@@ -44,7 +47,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 enum HistoryMessage {
-    Row(Box<HistoryRow>),
+    Ended { row: Box<HistoryRow>, trace: EndedTrace },
     Close,
 }
 
@@ -79,10 +82,13 @@ pub struct HistoryWriter {
 }
 
 impl EndedTransferLog for HistoryLog {
-    fn record(&self, ended: EndedTransfer) {
+    fn record(&self, mut ended: EndedTransfer) {
+        let (id, samples) = (ended.listed.id, std::mem::take(&mut ended.samples));
         let row = HistoryRow::of_ended(&self.host, ended);
+        let ended_unix_seconds = row.started_unix_seconds + row.seconds;
+        let trace = EndedTrace { id, ended_unix_seconds, samples };
         self.memory.add(&row);
-        if self.sender.try_send(HistoryMessage::Row(Box::new(row))).is_err() {
+        if self.sender.try_send(HistoryMessage::Ended { row: Box::new(row), trace }).is_err() {
             // Logged once: it goes on until the disk writes again.
             if self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
                 tracing::warn!("the history of transfers takes no more rows now; transfers go on");
@@ -101,7 +107,7 @@ impl HistoryWriter {
     pub fn start(state: &Path, host: String, runtime: &Handle) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
         let memory = Arc::new(TransferMemory::default());
-        let task = runtime.spawn(write_rows(state.join(FILE), receiver, Arc::clone(&memory)));
+        let task = runtime.spawn(write_rows(state.to_owned(), receiver, Arc::clone(&memory)));
         let log = HistoryLog { host, sender, dropped: AtomicU64::new(0), memory };
         Self { log: Arc::new(log), task }
     }
@@ -131,10 +137,11 @@ impl HistoryWriter {
 }
 
 async fn write_rows(
-    path: PathBuf,
+    state: PathBuf,
     mut receiver: mpsc::Receiver<HistoryMessage>,
     memory: Arc<TransferMemory>,
 ) {
+    let path = state.join(FILE);
     // What cannot be read is reported by the first row that is written.
     if path.exists()
         && let Ok(rows) = database::read(&path, REMEMBERED_ROWS).await
@@ -143,8 +150,9 @@ async fn write_rows(
     }
     let mut database = None;
     let mut is_failing = false;
-    while let Some(HistoryMessage::Row(row)) = receiver.recv().await {
-        match database::append(&path, &mut database, &row).await {
+    while let Some(HistoryMessage::Ended { row, trace }) = receiver.recv().await {
+        let appended = database::append(&path, &mut database, &row).await;
+        match appended.and_then(|()| write_trace(&state, &trace)) {
             Ok(()) => is_failing = false,
             Err(error) => {
                 // Logged once per series of failures.
@@ -158,6 +166,14 @@ async fn write_rows(
     if let Some(database) = database {
         database.close().await;
     }
+}
+
+fn write_trace(state: &Path, trace: &EndedTrace) -> Result<(), HistoryError> {
+    if !trace.is_long() {
+        return Ok(());
+    }
+    let written = tokio::task::block_in_place(|| trace.write(state));
+    written.map_err(|error| HistoryError::new(&state.join(TRACES_DIRECTORY), error.into()))
 }
 
 /// Reads the latest `rows` of the history in the state directory `state`, oldest first; none where there is no file.

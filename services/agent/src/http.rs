@@ -36,6 +36,7 @@ use utoipa::openapi::OpenApi;
 use crate::authorizer::Authorizer;
 use crate::controller::ControllerLink;
 use crate::disks::ExportedDisks;
+use crate::running_forecast::RateForecaster;
 use crate::submitted::SubmittedTransfers;
 
 pub mod api;
@@ -127,6 +128,8 @@ pub struct AgentApi {
     pub authorizer: Arc<Authorizer>,
     /// The state directory, which may hold the scitags registry.
     pub state: PathBuf,
+    /// Forecasts of running transfers.
+    pub forecaster: Arc<RateForecaster>,
     /// Addresses on which the mover listens.
     pub listen: Vec<SocketAddr>,
     /// Addresses on which this API listens.

@@ -37,6 +37,7 @@ use crate::history::HistoryWriter;
 use crate::http::{AgentApi, NoMover};
 use crate::orders::{LocalEngine, OrderExecutor};
 use crate::registry;
+use crate::running_forecast::RateForecaster;
 use crate::submitted::SubmittedTransfers;
 use crate::tokens::{TokenError, Tokens};
 
@@ -174,6 +175,7 @@ impl AgentRole {
                 None => Arc::new(NoMover),
             },
             authorizer,
+            forecaster: Arc::new(RateForecaster::new(&config.state)),
             state: config.state,
             listen: mover.as_ref().map(Agent::addresses).unwrap_or_default(),
             http: context.http.to_vec(),

@@ -13,6 +13,7 @@ use penstock_agent::destinations::DestinationRules;
 use penstock_agent::disks::{DiskConfig, ExportedDisks};
 use penstock_agent::http::api::TransferChange;
 use penstock_agent::http::{self, AgentApi, MoverControl, TransferControlError};
+use penstock_agent::running_forecast::RateForecaster;
 use penstock_agent::submitted::TransferStatus;
 use penstock_agent::tokens::{TokenSource, Tokens};
 use penstock_daemon::api::{self, DaemonApi};
@@ -151,6 +152,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         submitted: None,
         authorizer: Arc::clone(&authorizer),
         state: "/nonexistent".into(),
+        forecaster: Arc::new(RateForecaster::new(state.path())),
         listen: vec!["[::1]:8620".parse().unwrap()],
         http: vec![address],
         webdav: vec!["https://[::]:8443/".to_owned()],

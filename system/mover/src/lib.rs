@@ -70,7 +70,7 @@ pub use net::firefly::{FireflyCounters, STATES as FIREFLY_STATES};
 pub use net::handshake::random;
 pub use net::labels::{Labelling, label_accepted};
 pub use net::transport::Transport;
-pub use penstock_tuner::TuningMode;
+pub use penstock_tuner::{TunerSample, TuningMode};
 pub use server::admission::AgentLoad;
 pub use server::agent::{Agent, AgentConfig, UnknownTransfer};
 pub use server::copy::AgentCopyRequest;

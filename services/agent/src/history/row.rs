@@ -166,6 +166,7 @@ impl HistoryRow {
             streams_settled,
             rtt_us,
             start,
+            samples: _,
         } = ended;
         let (source, destination) = match listed.direction {
             "send" => (host.to_owned(), other_host),

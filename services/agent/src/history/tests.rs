@@ -3,7 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::UNIX_EPOCH;
 
-use penstock_mover::{ListedTransfer, StartConditions};
+use penstock_mover::{ListedTransfer, StartConditions, TunerSample};
+use penstock_tuner::{Parallelism, QueueShares, TcpDifferences};
 
 use super::*;
 
@@ -43,6 +44,7 @@ fn ended(id: u64, state: &'static str) -> EndedTransfer {
         streams_settled: Some(3),
         rtt_us: Some(150),
         start: StartConditions { other_transfers: 2, ..StartConditions::default() },
+        samples: Vec::new(),
     }
 }
 
@@ -151,6 +153,41 @@ fn former_format_is_read_and_migrated() {
     let streams: Vec<_> =
         read(state.path(), 10).unwrap().iter().map(|row| row.streams_settled).collect();
     assert_eq!(streams, [None, Some(3)]);
+}
+
+/// Samples of half a second.
+fn samples(count: usize) -> Vec<TunerSample> {
+    let sample = TunerSample {
+        interval_us: 500_000,
+        bytes: 50_000_000,
+        active: Parallelism::streams(4),
+        tcp: TcpDifferences::default(),
+        queues: QueueShares::default(),
+        sender_cpu: 0.1,
+        receiver_cpu: 0.1,
+    };
+    vec![sample; count]
+}
+
+#[test]
+fn latest_long_traces_are_kept() {
+    let state = tempfile::tempdir().unwrap();
+    let with_samples =
+        |id: u64, count: usize| EndedTransfer { samples: samples(count), ..ended(id, "done") };
+    store(state.path(), [with_samples(1, 69)]);
+    assert_eq!(trace_files(state.path()).unwrap(), Vec::<PathBuf>::new());
+    let more = 3;
+    store(state.path(), (0..traces::TRACES_MAX as u64 + more).map(|id| with_samples(id, 70)));
+    let files = trace_files(state.path()).unwrap();
+    assert_eq!(files.len(), traces::TRACES_MAX);
+    let text = std::fs::read_to_string(&files[0]).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let bytes: Vec<_> = lines.map(|line| line["sample"]["bytes"].clone()).collect();
+    assert_eq!(bytes, vec![50_000_000; 70]);
+    let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+    assert!(name(&files[0]).ends_with(&format!("-{more:06}.jsonl")), "{}", name(&files[0]));
+    let directory = state.path().join(TRACES_DIRECTORY).metadata().unwrap();
+    assert_eq!(directory.permissions().mode() & 0o777, 0o700);
 }
 
 /// A transfer that this host sent.

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use penstock_forecast::SequenceForecast;
 use penstock_http::{ProblemDetails, Refused};
 use penstock_mover::{RatePoint, TuningRecord, TuningReport};
 use serde::{Deserialize, Serialize};
@@ -13,6 +15,7 @@ use utoipa::ToSchema;
 use super::AgentApi;
 use super::api::{TransferFacts, find, number};
 use super::client::TransferClient;
+use crate::running_forecast::RateForecaster;
 use crate::submitted::TransferStatus;
 
 /// Decisions of a tuner about the streams and readers of a transfer, and its rate over time.
@@ -34,6 +37,15 @@ pub struct TuningFacts {
     /// Rate and streams over the whole transfer at equal distances, in less than 512 points; empty with `off`.
     #[serde(default)]
     pub series: Vec<RatePointFacts>,
+    /// Forecasts of the rate of a running transfer from now on; empty without a model of sequences.
+    #[serde(default)]
+    pub forecasts: Vec<RateForecastFacts>,
+    /// Reason why the model gives no forecast now; null where it gives one, and without a model.
+    #[serde(default)]
+    pub forecast_refusal: Option<String>,
+    /// True if a simulator made training data of the model: its forecasts then say nothing about real transfers.
+    #[serde(default)]
+    pub forecast_synthetic: bool,
 }
 
 /// Decision of a tuner, with what it measured.
@@ -72,6 +84,49 @@ pub struct RatePointFacts {
     pub streams: u16,
 }
 
+/// Forecast of the mean payload rate from now on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = RateForecast)]
+pub struct RateForecastFacts {
+    /// Time from now on over which it is the mean.
+    pub seconds: u32,
+    /// Rate that one of ten such transfers stays below.
+    pub p10_bps: u64,
+    /// Rate that half of them stay below.
+    pub p50_bps: u64,
+    /// Rate that nine of ten stay below.
+    pub p90_bps: u64,
+}
+
+impl From<SequenceForecast> for RateForecastFacts {
+    fn from(forecast: SequenceForecast) -> Self {
+        let SequenceForecast { horizon_s, bits_per_second: rate } = forecast;
+        let [p10_bps, p50_bps, p90_bps] = [rate.p10, rate.p50, rate.p90].map(|rate| rate as u64);
+        Self { seconds: horizon_s, p10_bps, p50_bps, p90_bps }
+    }
+}
+
+impl TuningFacts {
+    /// Facts of a running transfer, with forecasts where there is a model.
+    #[must_use]
+    pub fn of_running(report: TuningReport, forecaster: &RateForecaster) -> Self {
+        let forecasts = match report.samples.is_empty() {
+            true => None,
+            false => forecaster.forecast(&report.samples),
+        };
+        let mut facts = Self::from(report);
+        match forecasts {
+            Some(Ok(found)) => {
+                facts.forecasts = found.horizons.into_iter().map(Into::into).collect();
+                facts.forecast_synthetic = found.is_synthetic;
+            }
+            Some(Err(why)) => facts.forecast_refusal = Some(why),
+            None => {}
+        }
+        facts
+    }
+}
+
 impl From<TuningReport> for TuningFacts {
     fn from(report: TuningReport) -> Self {
         let decision = |record: &TuningRecord| TuningDecisionFacts {
@@ -96,6 +151,9 @@ impl From<TuningReport> for TuningFacts {
             decisions: report.records.iter().map(decision).collect(),
             decisions_left_out: report.left_out,
             series: report.series.iter().map(point).collect(),
+            forecasts: Vec::new(),
+            forecast_refusal: None,
+            forecast_synthetic: false,
         }
     }
 }
@@ -114,7 +172,16 @@ pub(super) async fn tuning(
     let id = number(id)?;
     let transfer = find(&api, &client, id)?;
     let report = api.mover.tuning(id);
-    Ok(Json(report.unwrap_or_else(|| TuningReport::kept(reason_of_none(&transfer))).into()))
+    let report = report.unwrap_or_else(|| TuningReport::kept(reason_of_none(&transfer)));
+    if transfer.state != TransferStatus::Running {
+        return Ok(Json(report.into()));
+    }
+    let forecaster = Arc::clone(&api.forecaster);
+    // The model may have to be read.
+    let facts = tokio::task::spawn_blocking(move || TuningFacts::of_running(report, &forecaster));
+    facts.await.map(Json).map_err(|_| {
+        ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, "the decisions could not be read")
+    })
 }
 
 /// Reason why the mover has no decisions about a transfer.

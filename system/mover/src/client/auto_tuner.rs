@@ -4,6 +4,7 @@
 //! Settings that someone else changes meanwhile end it: the operator's word counts. An order may set the number of streams
 //! to begin with and not to exceed. Transfers that share a search share its streams, and keep their readers.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -29,6 +30,9 @@ const RECORDS_MAX: usize = 400;
 
 /// Most points of the rate over time; then every two become one.
 const POINTS_MAX: usize = 512;
+
+/// Most samples that are kept, about four minutes; the latest are.
+const SAMPLES_MAX: usize = 512;
 
 /// Intervals without another suggestion after one that is not applied.
 const SUGGESTION_INTERVALS: u32 = 20;
@@ -159,6 +163,7 @@ pub(super) struct AutoTuner {
     left_out: u64,
     latest: Option<String>,
     series: RateSeries,
+    samples: VecDeque<TunerSample>,
     /// Intervals until the next suggestion.
     silent: u32,
     ended: Option<&'static str>,
@@ -210,6 +215,7 @@ impl AutoTuner {
             left_out: 0,
             latest: None,
             series: RateSeries::default(),
+            samples: VecDeque::new(),
             silent: 0,
             ended: None,
         }
@@ -277,6 +283,10 @@ impl AutoTuner {
         let rate_bps = sample.rate_bps() as u64;
         let at = self.started.elapsed();
         self.series.add(RatePoint { at, rate_bps, streams });
+        if self.samples.len() == SAMPLES_MAX {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(sample);
         if self.silent > 0 {
             self.silent -= 1;
             return None;
@@ -443,6 +453,10 @@ impl AutoTuner {
             records: self.records.clone(),
             left_out: self.left_out,
             series: self.series.points.clone(),
+            samples: match self.ended {
+                Some(_) => Vec::new(),
+                None => self.samples.iter().copied().collect(),
+            },
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use penstock_tuner::TuningMode;
+use penstock_tuner::{TunerSample, TuningMode};
 
 use super::auto_tuner::{RatePoint, TuningRecord};
 use super::host_searches::SearchMembership;
@@ -130,6 +130,8 @@ pub struct TuningReport {
     pub left_out: u64,
     /// Rate and streams over the whole transfer, at equal distances.
     pub series: Vec<RatePoint>,
+    /// Latest samples of half a second; empty once no more are taken.
+    pub samples: Vec<TunerSample>,
 }
 
 impl TuningReport {
@@ -143,6 +145,7 @@ impl TuningReport {
             records: Vec::new(),
             left_out: 0,
             series: Vec::new(),
+            samples: Vec::new(),
         }
     }
 

@@ -342,6 +342,7 @@ impl AgentInner {
             streams_settled: None,
             rtt_us: Some(rtt_us).filter(|rtt| *rtt > 0),
             start: running.conditions,
+            samples: Vec::new(),
             listed,
         };
         self.record_ended(history, ended, tuning, |totals| running.end.count(totals));
@@ -354,7 +355,7 @@ impl AgentInner {
         &self,
         mut history: MutexGuard<'_, VecDeque<RecentTransfer>>,
         mut ended: EndedTransfer,
-        tuning: Option<TuningReport>,
+        mut tuning: Option<TuningReport>,
         count: impl FnOnce(&mut AgentCounters),
     ) {
         let shown = ended.listed.clone();
@@ -363,6 +364,9 @@ impl AgentInner {
             let peak = ended.streams_peak;
             let settled = tuning.as_ref().map(|report| report.settled_streams().unwrap_or(peak));
             ended.streams_settled = settled;
+        }
+        if let Some(report) = &mut tuning {
+            ended.samples = std::mem::take(&mut report.samples);
         }
         let mut totals = lock(&self.totals);
         count(&mut totals);

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use penstock_host::load::HostLoad;
 use penstock_protocol::open::Protection;
+use penstock_tuner::TunerSample;
 
 use super::listing::ListedTransfer;
 use crate::client::stream_tuning::KnownStreams;
@@ -42,6 +43,8 @@ pub struct EndedTransfer {
     pub rtt_us: Option<u32>,
     /// Conditions at its start.
     pub start: StartConditions,
+    /// Latest samples of its tuner; none where it had none.
+    pub samples: Vec<TunerSample>,
 }
 
 /// Receiver of ended transfers. Called by threads of transfers: it must not block.

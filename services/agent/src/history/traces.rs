@@ -1,0 +1,83 @@
+//! Traces of ended transfers, from which models of running transfers are trained: the latest samples of their tuners.
+//!
+//! A file for each transfer, with a JSON object a line that has the `sample`, as `python/training/traces.py` reads it. It
+//! names neither hosts nor paths. The directory is private to the agent's user, and keeps the latest files.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use penstock_mover::TunerSample;
+use serde::Serialize;
+
+/// Directory in the state directory.
+pub const TRACES_DIRECTORY: &str = "traces";
+
+/// Most files, of at most 200 KiB each.
+pub(super) const TRACES_MAX: usize = 400;
+
+/// Fewest samples of half a second: a window of the models and the longest horizon need 35 s.
+const TRACE_SAMPLES_MIN: usize = 70;
+
+/// Samples of one transfer.
+#[derive(Debug)]
+pub(super) struct EndedTrace {
+    /// Number of the transfer.
+    pub id: u64,
+    /// Time at which the transfer ended.
+    pub ended_unix_seconds: f64,
+    /// Latest samples of its tuner, oldest first.
+    pub samples: Vec<TunerSample>,
+}
+
+#[derive(Debug, Serialize)]
+struct TraceLine<'a> {
+    sample: &'a TunerSample,
+}
+
+impl EndedTrace {
+    /// True if models can learn from it.
+    pub(super) fn is_long(&self) -> bool {
+        self.samples.len() >= TRACE_SAMPLES_MIN
+    }
+
+    /// Writes it to the state directory, and removes the oldest files beyond [`TRACES_MAX`].
+    pub(super) fn write(&self, state: &Path) -> io::Result<()> {
+        let directory = state.join(TRACES_DIRECTORY);
+        DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        let milliseconds = (self.ended_unix_seconds * 1e3) as u64;
+        let path = directory.join(format!("{milliseconds:014}-{:06}.jsonl", self.id));
+        let mut text = Vec::new();
+        for sample in &self.samples {
+            serde_json::to_writer(&mut text, &TraceLine { sample })?;
+            text.push(b'\n');
+        }
+        // One task writes; what it left half written before a crash is overwritten.
+        let unfinished = directory.join("unfinished");
+        std::fs::write(&unfinished, text)?;
+        std::fs::rename(&unfinished, path)?;
+        let all = trace_files(state)?;
+        let surplus = all.len().saturating_sub(TRACES_MAX);
+        all[..surplus].iter().try_for_each(std::fs::remove_file)
+    }
+}
+
+/// Traces in the state directory, oldest first; none where there is no directory.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn trace_files(state: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(state.join(TRACES_DIRECTORY)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let paths =
+        entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?;
+    let mut traces: Vec<_> = paths
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|end| end == "jsonl"))
+        .collect();
+    traces.sort();
+    Ok(traces)
+}
