@@ -1,9 +1,12 @@
 //! Failures at the storages of a copy: a full destination, and tokens that have expired.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
+use penstock_testkit::raw::serve_once;
 use penstock_testkit::{Requirement, skip};
 use serde_json::json;
 
@@ -130,4 +133,60 @@ fn expired_tokens_fail_the_file() {
     }
     assert_eq!(copy(&good, &good, "h")["job_state"], "FINISHED");
     assert!(fs::read(b.data.join("h")).unwrap() == fs::read(a.data.join("f")).unwrap());
+}
+
+/// Serves a storage that keeps what arrived of a copy that broke off, as XRootD does: the first copy breaks off, and no copy
+/// replaces a file. Returns its URL and the methods that it was asked for.
+fn keeping_storage(bytes: usize) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/f", listener.local_addr().unwrap());
+    let methods = Arc::new(Mutex::new(Vec::new()));
+    let asked = Arc::clone(&methods);
+    std::thread::spawn(move || {
+        let (mut size, mut copies) = (None, 0);
+        loop {
+            serve_once(&listener, |request| {
+                let method = request.head.split(' ').next().unwrap_or_default();
+                asked.lock().unwrap().push(method.to_owned());
+                let (status, length, body) = match (method, size) {
+                    ("MKCOL", _) => ("405 Method Not Allowed", 0, ""),
+                    ("COPY", None) => {
+                        copies += 1;
+                        size = Some(if copies == 1 { bytes / 2 } else { bytes });
+                        let end =
+                            if copies == 1 { "failure: it broke off" } else { "success: Created" };
+                        ("201 Created", end.len(), end)
+                    }
+                    ("COPY", Some(_)) => ("412 Precondition Failed", 0, ""),
+                    ("DELETE", _) => {
+                        size = None;
+                        ("200 OK", 0, "")
+                    }
+                    (_, Some(size)) => ("200 OK", size, ""),
+                    (_, None) => ("404 Not Found", 0, ""),
+                };
+                format!(
+                    "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+                )
+            });
+        }
+    });
+    (url, methods)
+}
+
+#[test]
+fn part_of_broken_copy_is_deleted() {
+    let Some(all) = Transfers::start(LOCAL) else { return };
+    write_file(&mut seeded(2424), &all.a.data.join("f"), 1000);
+    let (destination, methods) = keeping_storage(1000);
+    let files = json!([{
+        "sources": [url(&all.a, "f")], "destinations": [destination],
+        "source_tokens": [TOKEN], "destination_tokens": [TOKEN],
+    }]);
+    let id = crate::kinds::submit(&all, &files, &json!({"retry": 3, "retry_delay": 1}));
+    let job = all.wait(&id);
+    assert_eq!(job["job_state"], "FINISHED", "{job}");
+    let methods = methods.lock().unwrap();
+    let count = |method: &str| methods.iter().filter(|one| *one == method).count();
+    assert_eq!((count("COPY"), count("DELETE")), (2, 1), "{methods:?}");
 }

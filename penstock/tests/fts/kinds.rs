@@ -24,7 +24,7 @@ fn post(all: &Transfers, path: &str, body: &Value) -> Value {
 
 /// Submits a job with these files and parameters; returns its id.
 #[track_caller]
-fn submit(all: &Transfers, files: &Value, params: &Value) -> String {
+pub(crate) fn submit(all: &Transfers, files: &Value, params: &Value) -> String {
     let answer = post(all, "jobs", &json!({ "files": files, "params": params }));
     answer["job_id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
 }

@@ -123,6 +123,15 @@ pub(crate) async fn copy(
     if let Some(checksum) = asked {
         compare("source", checksum, checksum.value.as_deref(), at_source.digest.as_deref())?;
     }
+    let part = PartialCopy {
+        url: &destination,
+        token: destination_token.as_ref(),
+        size: at_source.size.filter(|_| !job.overwrite),
+    };
+    if file.moved > 0 {
+        // The controller stopped within the last attempt, or ended it.
+        part.delete(client).await?;
+    }
     let ends = StoragePair { source: &source, destination: &destination };
     let pull =
         ends.headers(true, job, file, source_token.as_ref(), destination_token.as_ref(), mode)?;
@@ -158,7 +167,9 @@ pub(crate) async fn copy(
     } else {
         return Err(refusal(begun, "destination", &destination).await);
     };
-    follow(begun, moved).await?;
+    if let Err(fault) = follow(begun, moved).await {
+        return Err(part.delete_after(client, fault).await);
+    }
     let asked = checksum.filter(|_| mode.reads_target());
     let at_target = facts(
         client,
@@ -190,6 +201,46 @@ pub(crate) async fn copy(
         Ok(()) => FtsCopyError::DeletedCopy { fault, has_replaced: job.overwrite },
         Err(error) => FtsCopyError::WrongCopy { fault, error: Box::new(error) },
     })
+}
+
+/// Part that a copy which broke off may have left at its destination. Storages that keep it (XRootD) would refuse the next
+/// attempt, as the file exists.
+struct PartialCopy<'a> {
+    url: &'a Url,
+    token: Option<&'a HeaderValue>,
+    /// Size of the source; none where it is not known, or where the copy replaces files: then nothing is deleted.
+    size: Option<i64>,
+}
+
+impl PartialCopy<'_> {
+    /// Deletes a file of another size than the source has.
+    async fn delete(&self, client: &FtsStorages) -> Result<(), FtsCopyError> {
+        let Some(wanted) = self.size else { return Ok(()) };
+        let there = facts(client, self.url, self.token, None, "destination", self.size).await;
+        // Most storages leave nothing.
+        let Some(there) = there.ok().filter(|there| there.size.is_some_and(|size| size != wanted))
+        else {
+            return Ok(());
+        };
+        let headers = authorization(self.token);
+        if client.is_directory(self.url, &there.answered, &headers).await {
+            return Ok(());
+        }
+        delete_copy(client, self.url, self.token, there.etag.as_ref()).await
+    }
+
+    /// Deletes it after a fault, which is returned.
+    async fn delete_after(&self, client: &FtsStorages, fault: FtsCopyError) -> FtsCopyError {
+        if fault.is_of_existing_file() {
+            return fault;
+        }
+        match self.delete(client).await {
+            Ok(()) => fault,
+            Err(error) => {
+                FtsCopyError::WrongCopy { fault: Box::new(fault), error: Box::new(error) }
+            }
+        }
+    }
 }
 
 /// Deletes a copy that is wrong, unless another client has replaced it since it was inspected.

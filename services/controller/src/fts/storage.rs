@@ -72,6 +72,11 @@ pub(crate) enum FtsCopyError {
 }
 
 impl FtsCopyError {
+    /// Returns true if a storage refused to replace a file, which another client has made meanwhile.
+    pub(crate) fn is_of_existing_file(&self) -> bool {
+        matches!(self, Self::Failed(text) if text.to_ascii_lowercase().contains("exist"))
+    }
+
     /// Returns true if another attempt may succeed.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
