@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use penstock_testkit::raw::{RawResponse, exchange, read_response, uninterrupted};
 
-use crate::common::wait_until;
+use crate::common::{seeded, wait_until, write_file};
 use crate::root::root_authority;
 use crate::site::{Site, TOKEN, missing_program};
 
@@ -110,6 +110,38 @@ fn one_caller_leaves_room_for_others() {
     // The end of one makes room for the fourth.
     drop(uploads.pop());
     assert_eq!(read_response(&mut BufReader::new(fourth)).status, 201);
+}
+
+/// A copy over HTTP, and one by the mover's protocol.
+#[test]
+fn third_party_copies_wait_for_room() {
+    let source = Site::new();
+    write_file(&mut seeded(1730), &source.data.join("http"), 100_000);
+    write_file(&mut seeded(1731), &source.data.join("mover"), 16 << 20);
+    for name in ["http", "mover"] {
+        let site = Site::with("", "[limits]\ntransfers = 4\n[third_party]\nto = \"any\"\n");
+        let mut uploads: Vec<_> =
+            ["a", "b", "c"].iter().map(|name| begin_upload(&site, name)).collect();
+        wait_until("three uploads run", Duration::from_secs(20), || {
+            (site.transfers().len() == 3).then_some(())
+        });
+        let mut copy = site.connect();
+        let head = format!(
+            "COPY /store/data/{name} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\
+             Source: {}store/data/{name}\r\nTransferHeaderAuthorization: Bearer {TOKEN}\r\n\r\n",
+            source.url("http")
+        );
+        copy.write_all(head.as_bytes()).unwrap();
+        copy.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        let early = copy.read(&mut [0; 1000]).map(drop).map_err(|error| error.kind());
+        assert_eq!(early, Err(std::io::ErrorKind::WouldBlock), "{name}: it was answered");
+        drop(uploads.pop());
+        copy.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let answer = read_response(&mut BufReader::new(copy));
+        let text = String::from_utf8_lossy(&answer.body);
+        assert_eq!(answer.status, 202, "{name}: {text}");
+        assert!(text.ends_with("success: Created\n"), "{name}: {text}");
+    }
 }
 
 #[test]

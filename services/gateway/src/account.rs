@@ -17,10 +17,10 @@ use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Longest wait for room below the agent's limit of transfers, shorter than the patience of clients.
-pub(crate) const ADMISSION_TIMEOUT: Duration = Duration::from_secs(20);
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Time between two attempts meanwhile.
-pub(crate) const ADMISSION_INTERVAL: Duration = Duration::from_millis(50);
+const ADMISSION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The present transfer of a connection.
 #[derive(Debug, Default)]
@@ -77,9 +77,26 @@ pub(crate) struct FileRequest<'a> {
     pub(crate) mark: Option<Mark>,
 }
 
+/// Begins a transfer; waits while a limit of the agent is reached, as few clients try again.
+///
+/// # Errors
+/// As those of `begin`, of a limit if it stays reached.
+pub(crate) async fn admitted<T>(
+    mut begin: impl FnMut() -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    let deadline = Instant::now() + ADMISSION_TIMEOUT;
+    loop {
+        match begin() {
+            Err(refusal) if refusal.kind == RefusalKind::Busy && Instant::now() < deadline => {
+                tokio::time::sleep(ADMISSION_INTERVAL).await;
+            }
+            begun => return begun,
+        }
+    }
+}
+
 impl ConnectionAccount {
-    /// Begins a file in the present transfer of `connection`, or in a new one; waits while the agent's limit of
-    /// transfers is reached, as few clients try again.
+    /// Begins a file in the present transfer of `connection`, or in a new one, when the agent has room.
     ///
     /// # Errors
     /// If the limit stays reached.
@@ -88,15 +105,7 @@ impl ConnectionAccount {
         agent: &Agent,
         request: &FileRequest<'_>,
     ) -> Result<FileInTransfer, Refusal> {
-        let deadline = Instant::now() + ADMISSION_TIMEOUT;
-        loop {
-            match Self::try_begin(connection, agent, request) {
-                Err(refusal) if refusal.kind == RefusalKind::Busy && Instant::now() < deadline => {
-                    tokio::time::sleep(ADMISSION_INTERVAL).await;
-                }
-                begun => return begun,
-            }
-        }
+        admitted(|| Self::try_begin(connection, agent, request)).await
     }
 
     /// Begins a file as [`Self::begin`] does, without waiting.

@@ -27,6 +27,7 @@ use penstock_sys::fs::{self, Kind, Open, Stat, describe};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::account::admitted;
 use crate::conditions::{Validators, check_pair, check_write, precondition_failed};
 use crate::digest;
 use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking};
@@ -215,8 +216,8 @@ pub(crate) async fn copy(
     }
 }
 
-/// Begins a transfer in the accounts of the agent.
-fn begin(
+/// Begins a transfer in the accounts of the agent, when it has room.
+async fn begin(
     gateway: &Gateway,
     request: &DavRequest,
     direction: TransferDirection,
@@ -224,18 +225,19 @@ fn begin(
     copy: &CopyRequest,
     bytes: Option<u64>,
 ) -> Result<RunningTransfer, ProblemDetails> {
-    let transfer = gateway
-        .agent
-        .begin_gateway_transfer(GatewayRequest {
+    let mark = gateway.mark(request)?;
+    let begun = admitted(|| {
+        gateway.agent.begin_gateway_transfer(GatewayRequest {
             caller: request.caller.clone(),
             peer: copy.remote.authority(),
             direction,
             protocol: "http",
             path: shown.to_owned(),
-            mark: gateway.mark(request)?,
+            mark,
             connection: None,
         })
-        .map_err(refused)?;
+    });
+    let transfer = begun.await.map_err(refused)?;
     transfer.begin_file(shown, bytes);
     Ok(RunningTransfer { transfer, is_done: false })
 }
@@ -320,7 +322,8 @@ async fn pull_file(
         blocking(move || FileUpload::begin(&place, bytes, &algorithms, &names, durability)).await
     };
     let upload = begun.map_err(|error| parent_problem(&shown, &error))?;
-    let running = begin(gateway, request, TransferDirection::Receive, &shown, &copy, bytes)?;
+    let running = begin(gateway, request, TransferDirection::Receive, &shown, &copy, bytes);
+    let running = running.await?;
     let streams = copy.streams.unwrap_or_else(|| chosen_streams(bytes)).min(STREAMS_MAX);
     let transfer = Arc::clone(&running.transfer);
     let pull = Arc::new(HttpPull::new(source, upload, Arc::clone(&transfer), streams));
@@ -455,7 +458,8 @@ async fn push_file(
             return Ok(([(PROTOCOL_HEADER, "penstock")], response).into_response());
         }
     }
-    let running = begin(gateway, request, TransferDirection::Send, &shown, &copy, Some(bytes))?;
+    let running = begin(gateway, request, TransferDirection::Send, &shown, &copy, Some(bytes));
+    let running = running.await?;
     let transfer = Arc::clone(&running.transfer);
     let file = Arc::new(file);
     let push = HttpPush {

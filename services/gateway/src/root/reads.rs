@@ -3,16 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use penstock_protocol::open::RefusalKind;
 use penstock_xrootd::request::{READV_SEGMENT_HEAD_BYTES, ReadSegment, XrdFileHandle};
 use penstock_xrootd::response::{self, DataStatus};
 use penstock_xrootd::{XrdError, XrdErrorCode};
-use tokio::time::{Instant, sleep};
 
 use super::data::{DataPiece, RootFile};
 use super::files::refused;
 use super::session::{RootAnswer, RootSession, stat_file};
-use crate::account::{ADMISSION_INTERVAL, ADMISSION_TIMEOUT};
+use crate::account::admitted;
 use crate::read::CHUNK_BYTES;
 
 /// Longest part of a response to a read: one chunk with its head.
@@ -25,15 +23,8 @@ impl RootSession<'_> {
         let file = self.file(handle)?;
         let size = stat_file(file).await?.size;
         let (connection, agent) = ((&self.socket, self.peer), &self.server.gateway.agent);
-        let deadline = Instant::now() + ADMISSION_TIMEOUT;
-        loop {
-            match file.begin(&self.account, connection, agent, size) {
-                Err(refusal) if refusal.kind == RefusalKind::Busy && Instant::now() < deadline => {
-                    sleep(ADMISSION_INTERVAL).await;
-                }
-                begun => return begun.map(|()| (file, size)).map_err(refused),
-            }
-        }
+        let begun = admitted(|| file.begin(&self.account, connection, agent, size)).await;
+        begun.map(|()| (file, size)).map_err(refused)
     }
 
     /// Answers a read with what the file has of it, in parts of a chunk.

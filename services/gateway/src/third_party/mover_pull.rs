@@ -16,8 +16,9 @@ use penstock_protocol::digest::Algorithm;
 use penstock_protocol::open::{Mark, Refusal};
 use penstock_sys::fs::{self, Dir};
 
-use super::mover_session::{MoverOffer, MoverPeer, MoverSession, options, parent};
+use super::mover_session::{MoverOffer, MoverPeer, MoverSession, cloned, options, parent};
 use super::{BrokenConnection, CopyFailure, CopyRequest};
+use crate::account::admitted;
 use crate::conditions::Validators;
 use crate::digest;
 use crate::dispatch::blocking;
@@ -57,18 +58,19 @@ impl MoverPull {
         let Ok(Some((directory, name))) = blocking(move || parent(&place)).await else {
             return Ok(None);
         };
-        let Ok(own_directory) = directory.try_clone() else { return Ok(None) };
-        let request = FetchRequest {
-            from: peer.connector,
-            source: peer.path,
-            directory,
-            name: name.clone(),
-            shown,
-            options: options(copy, algorithm, overwrites, mark),
-        };
-        let transfer = agent.fetch(caller.clone(), request)?;
-        let session = MoverSession::open(transfer, peer.port, &copy.remote).await;
-        Ok(session.map(|session| Self { session, directory: own_directory, name }))
+        let begun = admitted(|| {
+            let request = FetchRequest {
+                from: peer.connector.clone(),
+                source: peer.path.clone(),
+                directory: cloned(&directory)?,
+                name: name.clone(),
+                shown: shown.clone(),
+                options: options(copy, algorithm, overwrites, mark),
+            };
+            agent.fetch(caller.clone(), request)
+        });
+        let session = MoverSession::open(begun.await?, peer.port, &copy.remote).await;
+        Ok(session.map(|session| Self { session, directory, name }))
     }
 
     /// Waits for the file, and keeps its digest. The source was `last_modified` at this time, which the copy has, too.

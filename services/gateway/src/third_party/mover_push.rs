@@ -15,8 +15,11 @@ use penstock_protocol::open::{Mark, Push, Refusal};
 use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::Kind;
 
-use super::mover_session::{MoverOffer, MoverPeer, MoverSession, OFFER_HEADER, options, parent};
+use super::mover_session::{
+    MoverOffer, MoverPeer, MoverSession, OFFER_HEADER, cloned, options, parent,
+};
 use super::{BrokenConnection, CopyFailure, CopyRequest};
+use crate::account::admitted;
 use crate::dispatch::{DavRequest, Gateway, blocking};
 
 /// Value of [`OFFER_HEADER`] in a request.
@@ -82,15 +85,23 @@ impl MoverPush {
             Ok((stat.kind == Kind::File).then_some((directory, name)))
         });
         let Ok(Some((directory, name))) = found.await else { return Ok(None) };
-        let push = Push {
-            target: Bytes(peer.path),
-            into_directory: false,
-            transfer_key: transfer_key(caller, &shown, &copy.remote),
-            options: options(copy, algorithm, overwrites, mark),
-        };
-        let request = SendFileRequest { to: peer.connector, directory, name, shown, push };
-        let transfer = agent.send_file(caller.clone(), request)?;
-        let session = MoverSession::open(transfer, peer.port, &copy.remote).await;
+        let begun = admitted(|| {
+            let push = Push {
+                target: Bytes(peer.path.clone()),
+                into_directory: false,
+                transfer_key: transfer_key(caller, &shown, &copy.remote),
+                options: options(copy, algorithm, overwrites, mark),
+            };
+            let request = SendFileRequest {
+                to: peer.connector.clone(),
+                directory: cloned(&directory)?,
+                name: name.clone(),
+                shown: shown.clone(),
+                push,
+            };
+            agent.send_file(caller.clone(), request)
+        });
+        let session = MoverSession::open(begun.await?, peer.port, &copy.remote).await;
         Ok(session.map(|session| Self { session }))
     }
 

@@ -17,8 +17,8 @@ use penstock_mover::{
 };
 use penstock_protocol::control::{Settings, TransferTally};
 use penstock_protocol::digest::Algorithm;
-use penstock_protocol::open::{Existing, Mark, Options, Protection};
-use penstock_sys::fs::{Dir, Kind};
+use penstock_protocol::open::{Existing, Mark, Options, Protection, Refusal, RefusalKind};
+use penstock_sys::fs::{Dir, Kind, describe};
 
 use super::{BrokenConnection, CopyFailure, CopyRequest, ObservedTransfer};
 use crate::dispatch::blocking;
@@ -256,6 +256,14 @@ pub(crate) fn parent(place: &ResolvedPath) -> io::Result<Option<(Dir, std::ffi::
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(Some((directory, name))),
     }
+}
+
+/// Another handle of an open directory.
+///
+/// # Errors
+/// When the process has too many of them.
+pub(crate) fn cloned(directory: &Dir) -> Result<Dir, Refusal> {
+    directory.try_clone().map_err(|error| Refusal::new(RefusalKind::Agent, describe(&error)))
 }
 
 /// Bearer token for the other server; empty without one.

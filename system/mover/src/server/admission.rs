@@ -57,10 +57,12 @@ impl AgentInner {
         Ok(())
     }
 
-    /// Checks the limit of one caller's transfers over gateways, so that none takes all of the agent's.
+    /// Checks the limit of one caller's transfers over gateways and copies to and from other agents, so that none takes all
+    /// of the agent's.
     pub(super) fn check_share(&self, limits: &AgentLimits, caller: &Caller) -> Result<(), Refusal> {
         let transfers = self.gateway_transfers();
         let own = transfers.iter().filter(|one| one.caller().name == caller.name).count();
+        let own = own + self.initiated().iter().filter(|one| one.runs_for(caller)).count();
         if own < limits.transfers_per_caller {
             return Ok(());
         }

@@ -127,7 +127,8 @@ impl Agent {
         self.0.send(caller, sending)
     }
 
-    /// Sends a file for `caller`, within the agent's limits. The caller has checked the permission to read.
+    /// Sends a file for `caller`, within the agent's limits and its share of them. The caller has checked the permission to
+    /// read.
     ///
     /// # Errors
     /// If a limit is reached.
@@ -136,13 +137,15 @@ impl Agent {
         caller: Caller,
         sending: SendFileRequest,
     ) -> Result<Arc<InitiatedTransfer>, Refusal> {
+        let limits = lock(&self.0.limits).clone();
+        self.0.check_share(&limits, &caller)?;
         let SendFileRequest { to, directory, name, shown, push } = sending;
         let source = ScanRoot { dir: Arc::new(directory), path: PathBuf::from(name) };
         self.0.push(caller, to, push, TuningMode::Auto, source, shown, |end| end)
     }
 
-    /// Fetches a file for `caller`, within the agent's limits. Nothing is left of a fetch that fails: there is no
-    /// journal, and the caller repeats it as a whole. The caller has checked the permission to write.
+    /// Fetches a file for `caller`, within the agent's limits and its share of them. Nothing is left of a fetch that fails:
+    /// there is no journal, and the caller repeats it as a whole. The caller has checked the permission to write.
     ///
     /// # Errors
     /// If a limit is reached.
@@ -243,6 +246,7 @@ impl AgentInner {
     ) -> Result<Arc<InitiatedTransfer>, Refusal> {
         let FetchRequest { from, source, directory, name, shown, mut options } = fetching;
         let limits = self.check_start(&options)?;
+        self.check_share(&limits, &caller)?;
         let streams_max = self.streams_free(&limits, None);
         limit_streams(&mut options, streams_max);
         let conditions = self.start_conditions(Some(&options));
@@ -386,6 +390,11 @@ impl InitiatedTransfer {
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// True while it runs for this caller.
+    pub(super) fn runs_for(&self, caller: &Caller) -> bool {
+        self.caller.name == caller.name && self.outcome().is_none()
     }
 
     /// Result, once it has ended.
