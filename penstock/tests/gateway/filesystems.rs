@@ -184,7 +184,7 @@ fn killed_copy_is_removed_at_start() {
     for destination in ["new", "old"] {
         let mut stream = site.connect();
         let head = format!(
-            "COPY /store/data/tree HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nDestination: /store/data/{destination}\r\n\r\n"
+            "COPY /store/data/tree HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nDestination: /store/data/{destination}\r\nOverwrite: T\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).unwrap();
         kill_while_hidden(&mut site, &root);

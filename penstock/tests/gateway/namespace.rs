@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use crate::site::{Site, TestResponse};
 
+/// Header by which also directories are replaced.
+const REPLACING: &[(&str, &str)] = &[("Overwrite", "T")];
+
 /// A site with an export `/other` on another file system.
 fn site_with_other() -> (Site, tempfile::TempDir) {
     let other = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -48,7 +51,7 @@ fn refused_move_keeps_its_destination() {
     tree(&site.data, &[("file", "f"), ("dir/in", "d")]);
     tree(other.path(), &[("dst/p", "p")]);
     for source in ["/store/data/file", "/store/data/dir"] {
-        let moved = send(&site, "MOVE", (source, "/other/dst"), &[]);
+        let moved = send(&site, "MOVE", (source, "/other/dst"), REPLACING);
         assert_eq!(moved.status, 502, "{}", moved.text());
         assert_eq!(fs::read_to_string(other.path().join("dst/p")).unwrap(), "p");
     }
@@ -60,11 +63,30 @@ fn refused_move_keeps_its_destination() {
 fn moved_tree_replaces_another() {
     let site = Site::new();
     tree(&site.data, &[("a/1", "1"), ("b/2", "2"), ("f", "f")]);
-    assert_eq!(send(&site, "MOVE", ("/store/data/a", "/store/data/b"), &[]).status, 204);
+    assert_eq!(send(&site, "MOVE", ("/store/data/a", "/store/data/b"), REPLACING).status, 204);
     assert_eq!(names(&site.data.join("b")), [Path::new("1")]);
-    assert_eq!(send(&site, "MOVE", ("/store/data/f", "/store/data/b"), &[]).status, 204);
+    assert_eq!(send(&site, "MOVE", ("/store/data/f", "/store/data/b"), REPLACING).status, 204);
     assert_eq!(site.names(), ["b"]);
     assert_eq!(fs::read_to_string(site.data.join("b")).unwrap(), "f");
+}
+
+/// `gfal-rename FILE DIRECTORY` and `davix-mv` send no `Overwrite`.
+#[test]
+fn directory_is_replaced_by_word_only() {
+    let site = Site::new();
+    tree(&site.data, &[("f", "f"), ("a/1", "1"), ("b/2", "2")]);
+    for method in ["MOVE", "COPY"] {
+        for source in ["/store/data/f", "/store/data/a"] {
+            for destination in ["/store/data/b", "/store/data/b/"] {
+                let refused = send(&site, method, (source, destination), &[]);
+                assert_eq!(refused.status, 409, "{method} {source}: {}", refused.text());
+            }
+        }
+    }
+    let own = format!("http://{}/store/data/f", site.authority());
+    assert_eq!(site.ask("COPY", "/store/data/b", &[("Source", &own)], b"").status, 409);
+    assert_eq!(site.names(), ["a", "b", "f"]);
+    assert_eq!(fs::read_to_string(site.data.join("b/2")).unwrap(), "2");
 }
 
 #[test]
@@ -75,7 +97,7 @@ fn failed_copy_keeps_its_destination() {
     let _socket = UnixListener::bind(&socket).unwrap();
     assert!(fs::symlink_metadata(&socket).unwrap().file_type().is_socket());
     for destination in ["/store/data/dst", "/store/data/file", "/store/data/new"] {
-        let copied = send(&site, "COPY", ("/store/data/src", destination), &[]);
+        let copied = send(&site, "COPY", ("/store/data/src", destination), REPLACING);
         assert_eq!(copied.status, 409, "{}", copied.text());
         assert!(copied.text().contains("src/a/socket"), "{}", copied.text());
     }
@@ -83,10 +105,11 @@ fn failed_copy_keeps_its_destination() {
     assert_eq!(fs::read_to_string(site.data.join("dst/old")).unwrap(), "old");
     assert_eq!(fs::read_to_string(site.data.join("file")).unwrap(), "f");
     fs::remove_file(&socket).unwrap();
-    assert_eq!(send(&site, "COPY", ("/store/data/src", "/store/data/dst"), &[]).status, 204);
+    assert_eq!(send(&site, "COPY", ("/store/data/src", "/store/data/dst"), REPLACING).status, 204);
     assert_eq!(names(&site.data.join("dst")), [Path::new("a"), Path::new("z")]);
     assert_eq!(send(&site, "COPY", ("/store/data/src", "/store/data/file"), &[]).status, 204);
-    assert_eq!(send(&site, "COPY", ("/store/data/dst/z", "/store/data/dst/a"), &[]).status, 204);
+    let ends = ("/store/data/dst/z", "/store/data/dst/a");
+    assert_eq!(send(&site, "COPY", ends, REPLACING).status, 204);
     assert_eq!(fs::read_to_string(site.data.join("dst/a")).unwrap(), "z");
     assert_eq!(site.names(), ["dst", "file", "src"]);
 }

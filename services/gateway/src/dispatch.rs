@@ -101,6 +101,15 @@ impl DavRequest {
         self.overwrites() && !keeps_existing(&self.headers)
     }
 
+    /// True if the client asks by the word that what exists is replaced, directories with all that is in them, too.
+    ///
+    /// RFC 4918 has it as the default. gfal2 and davix send no header for a rename to a directory, which their users expect
+    /// to fail or to move into it.
+    pub(crate) fn replaces_directories(&self) -> bool {
+        self.header(HeaderName::from_static("overwrite"))
+            .is_some_and(|text| text.trim().eq_ignore_ascii_case("t"))
+    }
+
     /// False if the client wants nothing replaced (RFC 4918 section 10.6).
     pub(crate) fn overwrites(&self) -> bool {
         self.header(HeaderName::from_static("overwrite"))

@@ -129,6 +129,8 @@ enum DestinationOutcome {
     Replaced,
     /// The destination exists and `Overwrite` is `F`.
     Exists,
+    /// The destination is a directory and `Overwrite` is not given.
+    Directory,
     NoParent,
 }
 
@@ -139,6 +141,9 @@ fn answer(change: DestinationOutcome, shown: &str) -> Result<Response, ProblemDe
         DestinationOutcome::Exists => {
             Err(precondition_failed(&format!("{shown} exists (Overwrite: F or If-None-Match: *)")))
         }
+        DestinationOutcome::Directory => Err(ProblemDetails::conflict(format!(
+            "{shown} is a directory: name the path in it, or send Overwrite: T to replace it with all that is in it"
+        ))),
         DestinationOutcome::NoParent => {
             Err(ProblemDetails::conflict(format!("the directory of {shown} does not exist")))
         }
@@ -184,11 +189,15 @@ fn prepare(
     parent: &Dir,
     name: &OsStr,
     overwrites: bool,
+    replaces_directories: bool,
 ) -> io::Result<Result<Option<Stat>, DestinationOutcome>> {
     match parent.stat(Path::new(name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ok(None)),
         Err(error) => Err(error),
         Ok(_) if !overwrites => Ok(Err(DestinationOutcome::Exists)),
+        Ok(there) if there.kind == Kind::Directory && !replaces_directories => {
+            Ok(Err(DestinationOutcome::Directory))
+        }
         Ok(there) => Ok(Ok(Some(there))),
     }
 }
@@ -203,6 +212,7 @@ pub(crate) async fn rename(
     refuse_root(&pair.from, "moved")?;
     let SourceAndTarget { from, to, keeps } = pair;
     let (shown, overwrites) = (to.shown.clone(), request.may_replace() && keeps.is_none());
+    let replaces_directories = request.replaces_directories();
     let from_shown = from.shown.clone();
     let (headers, names) = (request.headers.clone(), gateway.hidden_names.clone());
     let moved = blocking(move || {
@@ -216,7 +226,7 @@ pub(crate) async fn rename(
         // Outlives the lock: what was replaced may take long to remove.
         let staged;
         let _locked = lock_name(&target, &name)?;
-        let there = match prepare(&target, &name, overwrites)? {
+        let there = match prepare(&target, &name, overwrites, replaces_directories)? {
             Ok(there) => there,
             Err(refused) => return Ok(Ok(refused)),
         };
@@ -300,6 +310,7 @@ pub(crate) async fn copy(
     };
     let SourceAndTarget { from, to, keeps } = pair;
     let (shown, replace) = (to.shown.clone(), request.may_replace() && keeps.is_none());
+    let replaces_directories = request.replaces_directories();
     let from_shown = from.shown.clone();
     let (headers, names) = (request.headers.clone(), gateway.hidden_names.clone());
     let is_pull = source.is_some();
@@ -316,7 +327,7 @@ pub(crate) async fn copy(
         let Some((target, name)) = parent_of(&to)? else {
             return Ok(Ok(DestinationOutcome::NoParent));
         };
-        let there = match prepare(&target, &name, replace)? {
+        let there = match prepare(&target, &name, replace, replaces_directories)? {
             Ok(there) => there,
             Err(refused) => return Ok(Ok(refused)),
         };
