@@ -1,11 +1,14 @@
 //! `MOVE` and `COPY` inside an agent: what is refused or fails changes nothing.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::site::{Site, TestResponse};
+use crate::common::wait_until;
+use crate::site::{Site, TOKEN, TestResponse};
 
 /// Header by which also directories are replaced.
 const REPLACING: &[(&str, &str)] = &[("Overwrite", "T")];
@@ -112,6 +115,25 @@ fn failed_copy_keeps_its_destination() {
     assert_eq!(send(&site, "COPY", ends, REPLACING).status, 204);
     assert_eq!(fs::read_to_string(site.data.join("dst/a")).unwrap(), "z");
     assert_eq!(site.names(), ["dst", "file", "src"]);
+}
+
+#[test]
+fn disconnecting_client_ends_local_copy() {
+    let site = Site::new();
+    fs::create_dir(site.data.join("tree")).unwrap();
+    for file in 0..5000 {
+        fs::write(site.data.join(format!("tree/{file}")), "content").unwrap();
+    }
+    let is_copying = || site.names().iter().any(|name| name.starts_with(".penstock-"));
+    let mut stream = site.connect();
+    let head = format!(
+        "COPY /store/data/tree HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nDestination: /store/data/new\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    wait_until("the copy begins", Duration::from_secs(20), || is_copying().then_some(()));
+    drop(stream);
+    wait_until("the copy ends", Duration::from_secs(20), || (!is_copying()).then_some(()));
+    assert_eq!(site.names(), ["tree"]);
 }
 
 #[test]

@@ -314,6 +314,9 @@ pub(crate) async fn copy(
     let from_shown = from.shown.clone();
     let (headers, names) = (request.headers.clone(), gateway.hidden_names.clone());
     let is_pull = source.is_some();
+    // Dropped with this future when the client disconnects: it would repeat the copy, or remove what it finds.
+    let client = Arc::new(());
+    let waiting = Arc::downgrade(&client);
     let copied = blocking(move || {
         let source = stat(&from)?.ok_or(io::ErrorKind::NotFound)?;
         let there = stat_name(&to)?;
@@ -331,14 +334,17 @@ pub(crate) async fn copy(
             Ok(there) => there,
             Err(refused) => return Ok(Ok(refused)),
         };
-        let copy = TreeCopy { from: &from, to: &to, recursive, replace, names: &names };
+        let is_wanted = &|| waiting.strong_count() > 0;
+        let copy = TreeCopy { from: &from, to: &to, recursive, replace, names: &names, is_wanted };
         match copy.run(&source, there.as_ref()) {
             Ok(true) => Ok(Ok(DestinationOutcome::Created)),
             Ok(false) => Ok(Ok(DestinationOutcome::Replaced)),
             Err(fault) => Ok(Err(fault.problem(&from.shown, &to.shown))),
         }
     });
-    let change = copied.await.map_err(|error| failed(&from_shown, &error))??;
+    let copied = copied.await;
+    drop(client);
+    let change = copied.map_err(|error| failed(&from_shown, &error))??;
     let response = answer(kept(change, request, keeps)?, &shown)?;
     // Clients of third-party copies want to read the result.
     let is_third_party = request.headers.contains_key("x-number-of-streams") || source.is_some();

@@ -31,6 +31,8 @@ pub(crate) struct TreeCopy<'a> {
     pub(crate) replace: bool,
     /// Hidden names for what is built.
     pub(crate) names: &'a HiddenNames,
+    /// False once the client has gone, which ends the copy.
+    pub(crate) is_wanted: &'a dyn Fn() -> bool,
 }
 
 /// Reason for which a copy ends; the destination is as it was.
@@ -84,8 +86,16 @@ impl TreeCopy<'_> {
         } else {
             self.copy_file(native(&self.from.path), &hidden, false)?;
         }
+        self.check_wanted()?;
         let _locked = lock_name(&parent, &name)?;
         Ok(staged.put(&name, self.replace)?)
+    }
+
+    fn check_wanted(&self) -> io::Result<()> {
+        match (self.is_wanted)() {
+            true => Ok(()),
+            false => Err(io::Error::other("the client disconnected")),
+        }
     }
 
     fn copy_directory(
@@ -167,8 +177,10 @@ impl TreeCopy<'_> {
         upload.take_mode(source.mode)?;
         let mut content = upload.whole();
         let mut buffer = vec![0; COPY_BYTES];
+        self.check_wanted()?;
         while let count @ 1.. = fs::read_at_most(&file, &mut buffer, content.received())? {
             content.write(&buffer[..count])?;
+            self.check_wanted()?;
         }
         let bytes = content.received();
         let joined = upload.join(vec![content.finish(true)?], bytes)?;
