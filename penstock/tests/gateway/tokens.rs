@@ -65,14 +65,14 @@ fn scopes_decide_about_methods() {
     let site = TokenSite::new("\"issuer:cms\"");
     let host = format!("http://{}/store/data", site.site.authority());
     let (new, there) = (format!("{host}/n"), format!("{host}/there"));
-    // Expected statuses: GET, PROPFIND, HEAD, OPTIONS, PUT new, PUT there, MKCOL, COPY to new, COPY over, MOVE to new,
+    // Expected statuses: GET, PROPFIND of depth 0, HEAD, OPTIONS, PUT new, PUT there, MKCOL, COPY to new, COPY over, MOVE to new,
     // MOVE over, DELETE.
     for (scope, expected) in [
         ("openid", [403, 403, 403, 200, 403, 403, 403, 403, 403, 403, 403, 403]),
         ("storage.read:/", [200, 207, 200, 200, 403, 403, 403, 403, 403, 403, 403, 403]),
         ("storage.stage:/", [200, 207, 200, 200, 403, 403, 403, 403, 403, 403, 403, 403]),
-        ("storage.create:/", [403, 403, 200, 200, 201, 403, 201, 403, 403, 403, 403, 403]),
-        ("storage.modify:/", [403, 403, 200, 200, 201, 204, 201, 403, 403, 201, 204, 204]),
+        ("storage.create:/", [403, 207, 200, 200, 201, 403, 201, 403, 403, 403, 403, 403]),
+        ("storage.modify:/", [403, 207, 200, 200, 201, 204, 201, 403, 403, 201, 204, 204]),
         (
             "storage.read:/ storage.create:/",
             [200, 207, 200, 200, 201, 403, 201, 201, 403, 403, 403, 403],
@@ -112,6 +112,19 @@ fn scopes_decide_about_methods() {
             answer.status
         });
         assert_eq!(statuses, expected, "{scope}");
+    }
+}
+
+#[test]
+fn listing_needs_read_scope() {
+    let site = TokenSite::new("\"issuer:cms\"");
+    for (scope, expected) in
+        [("storage.create:/", 403), ("storage.modify:/", 403), ("storage.read:/", 207)]
+    {
+        let token = site.token(scope);
+        let listed = site.ask(&token, "PROPFIND", "/store/data", &[("Depth", "1")]);
+        assert_eq!(listed.status, expected, "{scope}");
+        assert_eq!(site.status(&token, "GET", "/store/data") == 200, expected == 207, "{scope}");
     }
 }
 
@@ -473,6 +486,13 @@ fn clients_send_tokens_of_issuers() {
         run("gfal-copy", &["-f", "-K", "ADLER32", &format!("file://{file}"), &url("gfal")]);
         run("gfal-copy", &["-f", "-p", "-K", "ADLER32", &url("gfal"), &url("sub/third-party")]);
         assert!(fs::read(site.site.data.join("sub/third-party")).unwrap() == content);
+        let create = site.token("storage.create:/");
+        let variables = [("BEARER_TOKEN", create.as_str()), ("X509_CERT_DIR", directory)];
+        let ends = [format!("file://{file}"), url("created")];
+        let ends = ends.each_ref().map(String::as_str);
+        let output = client_with(&site.site, &variables, "gfal-copy", &ends);
+        assert!(output.status.success(), "{output:?}");
+        assert!(fs::read(site.site.data.join("created")).unwrap() == content);
     }
 }
 

@@ -175,7 +175,9 @@ pub(crate) async fn find(
     };
     let wanted = WantedProperties::of(&read_body(body).await?)?;
     let mut path = request.path.bytes().to_vec();
-    let Some(place) = gateway.place(request, PathAccess::List)? else {
+    // One entry says no more than HEAD; gfal2 asks for it before it uploads.
+    let access = if with_members { PathAccess::List } else { PathAccess::Stat };
+    let Some(place) = gateway.place(request, access)? else {
         let names = gateway.virtual_members(request)?;
         let mut text = HEAD.to_owned();
         write_entry(&mut text, &path, None, &wanted);
