@@ -5,9 +5,25 @@ use axum::http::uri::Authority;
 use penstock_http::ProblemDetails;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 
-/// Bytes that a path keeps as they are (RFC 3986, unreserved) with the separator.
-const PATH_KEPT: &AsciiSet =
-    &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// Bytes that a path keeps as they are: the separator and those of a segment (RFC 3986 section 3.3), as davix and gfal2 show
+/// names of a listing encoded. Not `&` and `'`, which markup has for itself.
+const PATH_KEPT: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'/')
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b':')
+    .remove(b'@');
 
 /// Longest path, as PATH_MAX of Linux.
 const PATH_BYTES_MAX: usize = 4096;
@@ -77,16 +93,13 @@ impl UrlPath {
         let uri: Uri = text.parse().map_err(|_| {
             ProblemDetails::bad_request("Destination is no URL: write https://HOST:PORT/PATH")
         })?;
-        let own = host.and_then(|host| host.parse::<Authority>().ok());
-        match (uri.authority(), own) {
-            (None, _) => {}
-            (Some(there), Some(own)) if there.as_str().eq_ignore_ascii_case(own.as_str()) => {}
-            (Some(there), _) => {
+        match uri.authority() {
+            Some(there) if !is_own_server(&uri, host) => {
                 let text = format!("the destination is on another server: {there}");
-                return Err(ProblemDetails::new(axum::http::StatusCode::BAD_GATEWAY, text));
+                Err(ProblemDetails::new(axum::http::StatusCode::BAD_GATEWAY, text))
             }
+            _ => Self::decode(uri.path()),
         }
-        Self::decode(uri.path())
     }
 
     /// The decoded path, with a leading slash and any bytes but NUL.
@@ -117,6 +130,18 @@ impl UrlPath {
     pub(crate) fn shown(&self) -> String {
         self.bytes.escape_ascii().to_string()
     }
+}
+
+/// True for a path, or a URL of the server that `host` names. A port that one of them leaves out is that of the scheme.
+pub(crate) fn is_own_server(uri: &Uri, host: Option<&str>) -> bool {
+    let Some(there) = uri.authority() else { return true };
+    let Some(own) = host.and_then(|host| host.parse::<Authority>().ok()) else { return false };
+    let default = match uri.scheme_str() {
+        Some("http" | "dav") => 80,
+        _ => 443,
+    };
+    let port = |authority: &Authority| authority.port_u16().unwrap_or(default);
+    there.host().eq_ignore_ascii_case(own.host()) && port(there) == port(&own)
 }
 
 /// Encodes a path for a URL.
@@ -166,8 +191,26 @@ mod tests {
         assert_eq!(path("/a").unwrap(), b"/a");
         assert_eq!(path("https://dtn2.example.org/a").unwrap_err().status, 502);
         assert_eq!(path("https://dtn1.example.org/a").unwrap_err().status, 502);
+        let path_at = |host, text| UrlPath::of_destination(text, Some(host)).map(|path| path.bytes);
+        for (host, url) in [
+            ("dtn1", "https://dtn1:443/a"),
+            ("dtn1:443", "davs://dtn1/a"),
+            ("dtn1", "http://dtn1:80/a"),
+            ("[::1]:443", "https://[::1]/a"),
+        ] {
+            assert_eq!(path_at(host, url).unwrap(), b"/a", "{url}");
+        }
+        assert_eq!(path_at("dtn1", "https://dtn1:80/a").unwrap_err().status, 502);
+        assert_eq!(path_at("dtn1:8443", "https://dtn1/a").unwrap_err().status, 502);
         assert_eq!(path("a b").unwrap_err().status, 400);
         assert_eq!(path("/a#b").unwrap_err().status, 400);
+    }
+
+    #[test]
+    fn names_of_experiments_stay_readable() {
+        let name = "/mc16_13TeV:AOD.01(2)+x=3,y;z@a!$*~";
+        assert_eq!(encode(name.as_bytes()), name);
+        assert_eq!(encode(b"/a b&c'd\"#?%"), "/a%20b%26c%27d%22%23%3F%25");
     }
 
     #[test]

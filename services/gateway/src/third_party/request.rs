@@ -1,9 +1,10 @@
 //! Headers of a third-party copy (WLCG HTTP-TPC).
 
-use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use penstock_http::ProblemDetails;
 use penstock_http::client::Url;
+
+use crate::url_path::is_own_server;
 
 /// Largest number of streams that clients may ask for.
 const REQUESTED_STREAMS_MAX: usize = 100;
@@ -150,13 +151,7 @@ pub(crate) fn single_header<'a>(
 
 /// True for a path, or a URL of the host that the request names.
 fn is_own(url: &str, host: Option<&str>) -> bool {
-    let Ok(uri) = url.parse::<Uri>() else { return false };
-    let own = host.and_then(|host| host.parse::<Authority>().ok());
-    match (uri.authority(), own) {
-        (None, _) => true,
-        (Some(there), Some(own)) => there.as_str().eq_ignore_ascii_case(own.as_str()),
-        (Some(_), None) => false,
-    }
+    url.parse::<Uri>().is_ok_and(|uri| is_own_server(&uri, host))
 }
 
 /// Headers for the other server: `TransferHeaderX: v` and `Copy-Header: X: v` mean `X: v`, and `SciTag` passes as it is.
