@@ -83,13 +83,10 @@ impl CopyReport {
 }
 
 /// Words of errors that another attempt does not cure, as FTS3 classifies them.
-const PERMANENT_WORDS: [&str; 14] = [
+const PERMANENT_WORDS: [&str; 11] = [
     "no such file",
     "not found",
-    "404",
     "permission denied",
-    "401",
-    "403",
     "exists",
     "read-only",
     "no space",
@@ -100,11 +97,19 @@ const PERMANENT_WORDS: [&str; 14] = [
     "not permitted",
 ];
 
+/// Statuses of HTTP with the same meaning, where a text has them as a number of its own.
+const PERMANENT_STATUSES: [&str; 3] = ["401", "403", "404"];
+
 /// Returns true if an attempt that failed with this text may succeed later.
 #[must_use]
 pub fn is_transient(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
-    !PERMANENT_WORDS.iter().any(|word| text.contains(word))
+    // Names of files, ports and byte counts contain such numbers, too.
+    let mut words = text
+        .split(|c: char| c.is_whitespace() || matches!(c, '(' | ')' | '[' | ']' | ',' | ';' | '='));
+    let has_status =
+        words.any(|word| PERMANENT_STATUSES.contains(&word.trim_end_matches([':', '.'])));
+    !has_status && !PERMANENT_WORDS.iter().any(|word| text.contains(word))
 }
 
 #[cfg(test)]
@@ -136,7 +141,20 @@ mod tests {
     #[test]
     fn errors_classify_as_in_fts() {
         assert!(is_transient("connection reset by peer") && is_transient("Connection timed out"));
-        assert!(!is_transient("Remote side failed with status code 404"));
+        for permanent in [
+            "Remote side failed with status code 404",
+            "Remote side failed with status code 403; error message: x",
+            "HTTP 401 : Authentication Error",
+            "it answers 404: x",
+        ] {
+            assert!(!is_transient(permanent), "{permanent}");
+        }
+        for transient in [
+            "end-of-file: 1404000 of 5000000 bytes",
+            "reset by [2001:db8::1]:40443 of /store/mc/404/AOD._000401.pool.root",
+        ] {
+            assert!(is_transient(transient), "{transient}");
+        }
         assert!(!is_transient("Destination file exists and overwrite is not enabled"));
     }
 
