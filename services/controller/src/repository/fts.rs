@@ -408,7 +408,9 @@ async fn write_file(
     change: &FtsFileChange,
 ) -> Result<(), sqlx::Error> {
     let has_started = change.event == FtsFileEvent::Started;
-    let started = if has_started { Some(file.started.unwrap_or(cx.now)) } else { file.started };
+    // A request may begin and end between two looks at it.
+    let has_run = has_started || change.event == FtsFileEvent::Succeeded;
+    let started = file.started.or(has_run.then_some(cx.now));
     // A file waits for another attempt without the request of the last one.
     let request = file.request.filter(|_| change.event != FtsFileEvent::Deferred);
     let is_attempt = match file.by_request {

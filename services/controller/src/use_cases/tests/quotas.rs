@@ -1,9 +1,10 @@
-//! Quotas of clients whose requests move files of FTS3 jobs.
+//! Files of FTS3 jobs that requests move, and quotas of their clients.
 
+use penstock_control::fts::state::{FtsFileEvent, FtsFileState};
 use penstock_control::quota::ClientQuota;
 
 use super::*;
-use crate::repository::fts::{self, FtsFileRow, FtsMover};
+use crate::repository::fts::{self, FtsFileChange, FtsFileRow, FtsMover};
 use crate::use_cases::cancel;
 use crate::use_cases::fts_requests::{self, FtsFileRequest};
 use crate::use_cases::samples::{FTS_PAIR, fts_file, fts_job, submission};
@@ -58,4 +59,22 @@ fn fts_files_wait_for_quota() {
     sites.submit_due();
     sites.advance(60_000);
     assert!(sites.due_files().is_empty(), "it has a request now");
+}
+
+#[test]
+fn quick_fts_file_has_its_start() {
+    let sites = TwoSites::new();
+    sites.apply(|cx| {
+        Box::pin(async move { fts::insert(cx, &fts_job("1"), &[fts_file(true)]).await })
+    });
+    let file = sites.due_files().remove(0);
+    sites.submit_due();
+    let id = file.id;
+    sites.apply(move |cx| {
+        let succeeded = FtsFileChange::new(FtsFileEvent::Succeeded);
+        Box::pin(async move { fts::change(cx, id, &succeeded).await })
+    });
+    let files = sites.read(fts::files(&sites.controller.database.pool, file.job));
+    assert_eq!(files[0].state, FtsFileState::Finished);
+    assert!(files[0].started.is_some() && files[0].started == files[0].ended, "{files:?}");
 }
