@@ -68,17 +68,19 @@ impl Identity {
         Self::from_pem(&made.cert.pem(), &made.signing_key.serialize_pem())
     }
 
-    /// Reads a certificate and key in PEM.
+    /// Reads a certificate, with the chain of its authorities where the text has one, and its key in PEM.
     ///
     /// # Errors
     /// If they are malformed or do not belong together.
     pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IdentityError> {
-        let der = CertificateDer::from_pem_slice(certificate.as_bytes())?;
+        let chain = CertificateDer::pem_slice_iter(certificate.as_bytes());
+        let chain = chain.collect::<Result<Vec<_>, _>>()?;
+        let der = chain.first().cloned().ok_or(rustls::pki_types::pem::Error::NoItemsFound)?;
         let key_der = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
         let mut server = ServerConfig::builder_with_provider(crypto())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(Arc::new(AnyClient))
-            .with_single_cert(vec![der.clone()], key_der)?;
+            .with_single_cert(chain, key_der)?;
         // Data streams are written in one direction only; tickets would travel against it.
         server.send_tls13_tickets = 0;
         server.enable_secret_extraction = true;
@@ -133,5 +135,38 @@ mod tests {
         assert_eq!(text.parse::<Fingerprint>().expect("its own text"), made.fingerprint());
         assert!("SHA256:12".parse::<Fingerprint>().is_err());
         assert!(Identity::from_pem("nonsense", "nonsense").is_err());
+    }
+
+    /// Clients that know a root alone need the certificates between it and that of the server.
+    #[test]
+    fn certificate_is_sent_with_chain() {
+        let (made, above) = (Identity::generate().unwrap(), Identity::generate().unwrap());
+        let chain = format!("{}{}", made.certificate_pem(), above.certificate_pem());
+        let read = Identity::from_pem(&chain, made.key_pem()).expect("a chain");
+        assert_eq!(read.fingerprint(), made.fingerprint());
+        let config = crate::tls_client_config(made.fingerprint(), None).unwrap();
+        let name = "penstock".try_into().unwrap();
+        let mut client = rustls::ClientConnection::new(config, name).unwrap();
+        let mut server = rustls::ServerConnection::new(read.tls_server_config()).unwrap();
+        while client.is_handshaking() || server.is_handshaking() {
+            let (mut sent, mut answered) = (Vec::new(), Vec::new());
+            while client.wants_write() {
+                client.write_tls(&mut sent).unwrap();
+            }
+            let mut rest = sent.as_slice();
+            while !rest.is_empty() {
+                server.read_tls(&mut rest).unwrap();
+                server.process_new_packets().unwrap();
+            }
+            while server.wants_write() {
+                server.write_tls(&mut answered).unwrap();
+            }
+            let mut rest = answered.as_slice();
+            while !rest.is_empty() {
+                client.read_tls(&mut rest).unwrap();
+                client.process_new_packets().unwrap();
+            }
+        }
+        assert_eq!(client.peer_certificates().map(<[_]>::len), Some(2));
     }
 }
