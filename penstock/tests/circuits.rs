@@ -9,7 +9,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 mod common;
-use common::{Agent, PENSTOCK, RunningCommand, run, seeded, wait_until, write_file, write_private};
+use common::{
+    Agent, PENSTOCK, RunningCommand, fixed_address, run, seeded, wait_until, write_file,
+    write_private,
+};
 
 /// Limit of each wait, generous for busy machines.
 const CIRCUIT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -316,7 +319,7 @@ fn circuit_waits_for_start_and_provider() {
         command.arg(directory.join("penstock.toml"));
         Agent::spawn(command)
     };
-    let mut ops = serve("127.0.0.1:0");
+    let mut ops = serve(&fixed_address());
     let http = ops.http.clone();
     let ask = |words: &[&str]| {
         let mut command = env.penstock();

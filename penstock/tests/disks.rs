@@ -13,8 +13,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{
-    Agent, RunningCommand, TestEnv, assert_no_leftovers, assert_same, is_root, parts, penstock,
-    run, seeded, tree, wait_until, write_file, write_tree,
+    Agent, RunningCommand, TestEnv, assert_no_leftovers, assert_same, fixed_address, is_root,
+    parts, penstock, run, seeded, tree, wait_until, write_file, write_tree,
 };
 
 fn succeeds(program: &str, arguments: &[&str]) -> bool {
@@ -138,12 +138,11 @@ fn power_failure_tears_no_file() {
     fs::create_dir(&root).unwrap();
     let data = env.source.join("data");
     let total = write_tree(&mut random, &data, 6, 500);
-    let mut listen = "127.0.0.1:0".to_owned();
+    // The same address, so that all runs are one command with one journal.
+    let listen = fixed_address();
     for cut in 0..2 {
         let _ = fs::remove_dir_all(root.join("data"));
         let mut agent = Agent::start(&state, &root, &listen, &[]);
-        // Same address, so that all runs are one command with one journal.
-        listen.clone_from(&agent.listen);
         let copy = |agent: &Agent, rate: &str| {
             let mut command = penstock(&state);
             command.args(["cp", "--json", "-r", "--rate", rate, "--block", "64KiB"]);

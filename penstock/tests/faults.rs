@@ -36,7 +36,7 @@ fn survive(kills: u32, pull: bool, seed: u64) {
     }
     std::fs::create_dir(&data).unwrap();
     let total = write_tree(&mut random, &data, 4, 400);
-    let mut agent = env.agent();
+    let mut agent = env.restartable_agent();
     let proxy = FaultProxy::start(&agent.listen, random.fork(), 0, 1);
     let (from, to) = if pull {
         (proxy.url("data"), copies.to_str().unwrap().to_owned())
@@ -119,7 +119,7 @@ fn durable_bytes_are_not_resent() {
     let source = env.source.join("one");
     let bytes = 24 << 20;
     write_file(&mut random, &source, bytes);
-    let mut agent = env.agent();
+    let mut agent = env.restartable_agent();
     let start = |agent: &Agent, rate: &str| {
         let source = source.to_str().unwrap();
         RunningCommand::start(&mut env.cp(&[
@@ -189,7 +189,7 @@ fn totals_over_restarts(pull: bool, seed: u64) {
     }
     std::fs::create_dir(&data).unwrap();
     let total = write_tree(&mut random, &data, 3, 200);
-    let mut agent = env.agent();
+    let mut agent = env.restartable_agent();
     let sums = env.path("sums");
     let mut command = env.cp(&["-r", "--block", "64KiB", "--rate", "24M", "--checksum-file"]);
     command.arg(&sums);
@@ -321,7 +321,7 @@ fn stopped_ends_continue_without_loss() {
     let source = env.source.join("one");
     write_file(&mut seeded(7), &source, 24 << 20);
     for protect in ["full", "integrity"] {
-        let mut command = env.cp(&["--rate", "160M", "--protect", protect]);
+        let mut command = env.cp(&["--rate", "60M", "--protect", protect]);
         let copy = RunningCommand::start(command.arg(&source).arg(agent.url(protect)));
         wait_until("the copy runs", Duration::from_secs(30), || {
             agent.transfers(&env.state).iter().any(|one| one["state"] == "running").then_some(())

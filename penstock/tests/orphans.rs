@@ -12,14 +12,14 @@ use common::{
 };
 
 fn start(env: &TestEnv, agent: &Agent) -> RunningCommand {
-    let options = ["-r", "--rate", "24M", "--block", "64KiB", "--memory", "512KiB"];
+    let options = ["-r", "--rate", "12M", "--block", "64KiB", "--memory", "512KiB"];
     RunningCommand::start(env.cp(&options).arg(env.source.join("data")).arg(agent.url("")))
 }
 
 /// Kills a copy and its agent half way. Returns the agent's address and a file named like a partial small file of the
 /// copy.
 fn died(env: &TestEnv) -> (String, PathBuf) {
-    let mut agent = env.agent();
+    let mut agent = env.restartable_agent();
     write_tree(&mut seeded(71), &env.source.join("data"), 3, 40);
     let client = start(env, &agent);
     wait_until("the middle", Duration::from_secs(20), || {

@@ -8,6 +8,7 @@ use std::fs;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -50,6 +51,11 @@ impl TestEnv {
         Agent::start(&self.state, &self.root, "127.0.0.1:0", &[])
     }
 
+    /// An agent that may start again on its address.
+    pub fn restartable_agent(&self) -> Agent {
+        Agent::start(&self.state, &self.root, &fixed_address(), &[])
+    }
+
     /// `penstock` with the state directory of this test.
     pub fn penstock(&self) -> Command {
         penstock(&self.state)
@@ -61,6 +67,11 @@ impl TestEnv {
         command.args(["cp", "--json"]).args(arguments);
         command
     }
+}
+
+/// Address on a port that the kernel gives to no other socket while its server is down.
+pub fn fixed_address() -> String {
+    format!("127.0.0.1:{}", penstock_testkit::raw::free_port())
 }
 
 pub fn penstock(state: &Path) -> Command {
@@ -107,6 +118,15 @@ impl Agent {
         let mut command = penstock(state);
         let done = run(command.args(["transfers", "--json", "--http", &self.http]));
         done.json["transfers"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Waits until no transfer runs, and returns all. A client ends a moment before its agent lists the end.
+    #[track_caller]
+    pub fn ended_transfers(&self, state: &Path) -> Vec<Value> {
+        wait_until("its transfers end", Duration::from_secs(30), || {
+            let all = self.transfers(state);
+            all.iter().all(|one| one["state"] != "running").then_some(all)
+        })
     }
 }
 

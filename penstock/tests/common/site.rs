@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Agent, penstock, run, write_private};
+use super::{Agent, fixed_address, penstock, run, write_private};
 
 pub const HOSTS: [&str; 3] = ["dtn-a", "dtn-b", "dtn-c"];
 
@@ -59,7 +59,7 @@ impl Operations {
         fs::write(path("penstock.toml"), text).unwrap();
         let state = path("state");
         let mut operations =
-            Self { dir, state, serve: None, listen: "127.0.0.1:0".into(), verbose: false };
+            Self { dir, state, serve: None, listen: fixed_address(), verbose: false };
         operations.restart();
         operations
     }
@@ -99,7 +99,7 @@ impl Operations {
 
     /// Starts the agent of one of the hosts.
     pub fn node(&self, host: &str) -> Node {
-        Node::under(&self.listen, &token(host), host, "127.0.0.1:0", "")
+        Node::under(&self.listen, &token(host), host, &fixed_address(), "")
     }
 
     pub fn facts(&self, request: u64) -> Value {

@@ -2,12 +2,13 @@
 
 use penstock_control::orders::{File, OrderTask, Overwrite, Send, Verify};
 
+use crate::common::fixed_address;
 pub(crate) use crate::common::site::Node;
 use crate::controller::{Controller, TOKEN};
 
 impl Node {
     pub(crate) fn start(controller: &Controller, name: &str) -> Self {
-        Self::start_at(controller, name, "127.0.0.1:0", "")
+        Self::start_at(controller, name, &fixed_address(), "")
     }
 
     /// Appends `more` to the table `[agent.controller]`.
