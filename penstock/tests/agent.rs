@@ -182,7 +182,7 @@ fn sighup_reloads_limits_exports_and_tokens() {
             "[[export]]\nname = \"/{name}\"\npath = \"{name}\"\nmode = \"read-write\"\nwho = [\"*\"]\n"
         )
     };
-    configure(&format!("[limits]\nrate = \"8M\"\n{}", export("one")));
+    configure(&format!("[limits]\nrate = \"4M\"\n{}", export("one")));
     let agent = start_configured(&at("state"), &file);
     let logged = |words: &str| {
         wait_until(words, Duration::from_secs(20), || {
@@ -207,7 +207,7 @@ fn sighup_reloads_limits_exports_and_tokens() {
     let line = logged("the configuration stays");
     assert!(line.contains("penstock.toml:5: "), "{line}");
     assert_eq!(output(&mut copy("state", "/two/")).0, 1);
-    assert!(slow.try_wait().unwrap().is_none(), "20 s at this rate are not over");
+    assert!(slow.try_wait().unwrap().is_none(), "42 s at this rate are not over");
 
     let token = "a-token-that-came-later";
     let hash = sha256(token);
@@ -220,7 +220,7 @@ fn sighup_reloads_limits_exports_and_tokens() {
     // The running transfer continues at the new limit, though its export is removed.
     let begun = Instant::now();
     assert!(slow.wait().unwrap().success());
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     assert_eq!(std::fs::metadata(at("one/file")).unwrap().len(), 20 << 20);
     assert_eq!(output(&mut copy("state", "/two/")).0, 0);
     assert_ne!(output(&mut copy("state", "/one/again")).0, 0);
@@ -437,6 +437,7 @@ fn running_transfer_is_changed_and_cancelled() {
     let changed = transfers(&["set", &id, "--rate", "none", "--streams", "2"]);
     assert_eq!(changed["id"], seen["id"]);
     assert_eq!(first.wait().code, 0, "the copy ends soon after its limit is gone");
+    agent.ended_transfers(&state);
     assert_eq!(std::fs::metadata(root.join("one")).unwrap().len(), 32 << 20);
 
     let second = copy("two");

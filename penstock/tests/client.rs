@@ -150,7 +150,7 @@ fn hangup_ends_a_copy_resumably() {
     let agent = env.agent();
     let file = source(&env, 8 << 20);
     let options = ["--rate", "8M", "--block", "64KiB"];
-    for name in ["-HUP", "-TERM"] {
+    for (name, number) in [("-HUP", 1), ("-TERM", 15)] {
         let mut client = RunningCommand::start(env.cp(&options).arg(&file).arg(agent.url("")));
         wait_until("its first bytes", Duration::from_secs(20), || {
             assert!(!client.is_over());
@@ -160,10 +160,12 @@ fn hangup_ends_a_copy_resumably() {
             };
             running.iter().any(moves).then_some(())
         });
+        client.await_handler(number);
         signal(name, client.child.id());
         let done = client.wait();
         assert_eq!((done.code, done.lines().len()), (1, 1), "{name}: {done:?}");
         assert!(done.error.contains("run the same command again to resume"), "{name}: {done:?}");
+        agent.ended_transfers(&env.state);
     }
     let done = run(env.cp(&["--block", "64KiB"]).arg(&file).arg(agent.url(""))).good();
     assert!(done.number("resumed_bytes") > 0, "{done:?}");
@@ -209,20 +211,15 @@ fn nothing_arrived_is_a_failure() {
             assert!(out.starts_with("nothing was copied: 1 failed in "), "{out}");
         }
     }
-    let states = wait_until("they have ended", Duration::from_secs(10), || {
-        let transfers = agent.transfers(&env.state);
-        let ended = transfers.iter().all(|one| one["state"] != "running");
-        (transfers.len() == 2 && ended).then_some(transfers)
-    });
+    let states = agent.ended_transfers(&env.state);
+    assert_eq!(states.len(), 2, "{states:?}");
     assert!(states.iter().all(|one| one["state"] == "failed"), "{states:?}");
     // With one delivered file the copy has exit code 3, and the transfer is partial.
     write_file(&mut seeded(43), &data.join("two"), 9000);
     let done = run(env.cp(&["-r"]).arg(&data).arg(agent.url("")));
     assert_eq!(done.code, 3, "{done:?}");
-    wait_until("it has ended", Duration::from_secs(10), || {
-        let transfers = agent.transfers(&env.state);
-        (transfers.len() == 3 && transfers[2]["state"] == "partial").then_some(())
-    });
+    let states = agent.ended_transfers(&env.state);
+    assert!(states.len() == 3 && states[2]["state"] == "partial", "{states:?}");
 }
 
 /// Destination of a directory and its contents, special mode bits and hard links, as documented in
@@ -371,7 +368,7 @@ fn pull_waits_for_its_own_writes() {
         );
     }
     let _mounted = Mounted(to.clone());
-    let mut agent = env.agent();
+    let mut agent = env.restartable_agent();
     let mut command = env.cp(&["--rate", "40M", "--block", "256KiB"]);
     let mut client = RunningCommand::start(command.arg(agent.url("file")).arg(&to));
     wait_until("first bytes", Duration::from_secs(20), || {
@@ -485,7 +482,7 @@ fn age_of_ended_requests_grows() {
         text.lines().nth(1).unwrap().split_whitespace().last().unwrap().to_owned()
     };
     let first = age();
-    wait_until("it is older", Duration::from_secs(10), || (age() != first).then_some(()));
+    wait_until("it is older", Duration::from_secs(30), || (age() != first).then_some(()));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use common::{
     Agent, CommandOutcome, RunningCommand, TestEnv, assert_no_leftovers, assert_same, fails,
-    is_root, parts, penstock, run, seeded, wait_until, write_file, write_private,
+    fixed_address, is_root, parts, penstock, run, seeded, wait_until, write_file, write_private,
 };
 
 /// A file system of a few MiB, unmounted when dropped.
@@ -230,12 +230,7 @@ fn sigterm_during_connect_ends_copy() {
     let mut copy = RunningCommand::start(&mut push(&env, &agent, &data, &[]));
     let ours = copy.child.id().to_string();
     // The copy catches SIGTERM once it is connected and waits for an answer.
-    wait_until("it is connected", Duration::from_secs(10), || {
-        let status = fs::read_to_string(format!("/proc/{ours}/status")).ok()?;
-        let catches = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t"))?;
-        let caught = u64::from_str_radix(catches.trim(), 16).ok()?;
-        (caught & 1 << (15 - 1) != 0).then_some(())
-    });
+    copy.await_handler(15);
     signal("-TERM", &ours);
     signal("-CONT", &pid);
     wait_until("it has ended", Duration::from_secs(20), || copy.is_over().then_some(()));
@@ -565,7 +560,7 @@ fn unknown_client_is_refused() {
     login(token.trim(), &agent.fingerprint);
     assert_eq!(copy(&other, &agent.url("")).code, 0);
 
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = fixed_address();
     fails(&copy(&env.state, &format!("penstock://{free}/")), 1, &format!("cannot reach {free}"));
     fails(
         &run(penstock(&env.state).args(["cp", "/nonexistent"]).arg(agent.url(""))),

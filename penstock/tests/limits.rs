@@ -33,7 +33,7 @@ fn memory_limit_spans_all_transfers() {
     let agent = Agent::start(&env.state, &env.root, "127.0.0.1:0", &["--memory", "16MiB"]);
     let files = files(&env, 2, 9 << 20);
     // The pool has four blocks of 4 MiB.
-    let first = start(&env, &agent, &files[0], &["--rate", "24M"]);
+    let first = start(&env, &agent, &files[0], &["--rate", "12M"]);
     wait_until("the first runs", Duration::from_secs(20), || {
         (!agent.transfers(&env.state).is_empty()).then_some(())
     });
@@ -54,7 +54,8 @@ fn stream_limit_spans_all_transfers() {
     let env = TestEnv::new();
     let agent = Agent::start(&env.state, &env.root, "127.0.0.1:0", &["--streams", "4"]);
     let files = files(&env, 3, 8 << 20);
-    let options = ["--rate", "12M", "--streams", "4", "--block", "64KiB"];
+    // 34 s for each.
+    let options = ["--rate", "2M", "--streams", "4", "--block", "64KiB"];
     let streams = || -> Vec<u64> {
         let running = agent.transfers(&env.state);
         let streams: Vec<_> = running
@@ -74,6 +75,11 @@ fn stream_limit_spans_all_transfers() {
             (now == wanted).then_some(())
         });
     }
+    for one in agent.transfers(&env.state) {
+        let mut set = env.penstock();
+        set.args(["transfers", "set", &one["id"].to_string(), "--rate", "none"]);
+        run(set.args(["--http", &agent.http])).good();
+    }
     for client in clients {
         client.wait().good();
     }
@@ -85,7 +91,7 @@ fn stream_limit_spans_all_transfers() {
 fn transfers_are_counted() {
     let env = TestEnv::new();
     let agent = Agent::start(&env.state, &env.root, "127.0.0.1:0", &["--transfers", "2"]);
-    let files = files(&env, 3, 1 << 20);
+    let files = files(&env, 3, 4 << 20);
     let slow = ["--rate", "4M", "--block", "64KiB"];
     let first: Vec<_> = files[..2].iter().map(|file| start(&env, &agent, file, &slow)).collect();
     wait_until("both run", Duration::from_secs(20), || {
@@ -110,7 +116,7 @@ fn rate_limit_spans_all_transfers() {
     both.into_iter().for_each(|one| drop(one.wait().good()));
     // 4 MiB at 16 Mb/s are 2.1 s.
     assert!(begun.elapsed() > Duration::from_millis(1900), "{:?}", begun.elapsed());
-    let ended = agent.transfers(&env.state);
+    let ended = agent.ended_transfers(&env.state);
     assert_eq!(ended.len(), 2, "{ended:?}");
     for one in &ended {
         let rate = one["bits_per_second"].as_u64().unwrap();
@@ -119,7 +125,7 @@ fn rate_limit_spans_all_transfers() {
     }
     // A transfer that moves no bytes has neither rate nor bottleneck.
     start(&env, &agent, &files[0], &[]).wait().good();
-    let last = agent.transfers(&env.state).pop().unwrap();
+    let last = agent.ended_transfers(&env.state).pop().unwrap();
     assert_eq!((&last["bits_per_second"], &last["bound_by"]), (&0.into(), &"-".into()), "{last}");
 }
 

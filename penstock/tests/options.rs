@@ -162,7 +162,7 @@ fn resumed_file_has_correct_digest() {
             RunningCommand::start(command.arg(&one).arg(agent.url(algorithm)))
         };
         let client = start("24M");
-        let known = env.agent_bytes(&agent, 2 << 20);
+        let known = env.agent_bytes(&agent, algorithm, 2 << 20);
         client.kill();
         let done = start("1G").wait().good();
         assert!(done.number("resumed_bytes") * 100 >= known * 95, "{algorithm}: {known} {done:?}");
@@ -177,15 +177,19 @@ fn resumed_file_has_correct_digest() {
 }
 
 trait AgentBytes {
-    /// Waits until the running transfer has moved `least` bytes, and returns how many it has moved.
-    fn agent_bytes(&self, agent: &Agent, least: u64) -> u64;
+    /// Waits until the running transfer to `name` has moved `least` bytes, and returns how many it has moved.
+    fn agent_bytes(&self, agent: &Agent, name: &str, least: u64) -> u64;
 }
 
 impl AgentBytes for TestEnv {
-    fn agent_bytes(&self, agent: &Agent, least: u64) -> u64 {
+    fn agent_bytes(&self, agent: &Agent, name: &str, least: u64) -> u64 {
         wait_until("progress", Duration::from_secs(20), || {
             let transfers = agent.transfers(&self.state);
-            let running = transfers.iter().find(|one| one["state"] == "running")?;
+            // An earlier one may be listed as running for a moment after its end.
+            let is_ours =
+                |one: &serde_json::Value| one["path"].as_str().is_some_and(|it| it.ends_with(name));
+            let mut running = transfers.iter().filter(|one| one["state"] == "running");
+            let running = running.find(|one| is_ours(one))?;
             running["moved_bytes"].as_u64().filter(|moved| *moved >= least)
         })
     }
@@ -590,7 +594,7 @@ impl Sshd {
         );
         let sshd = Self { child, options };
         let begun = std::time::Instant::now();
-        while begun.elapsed() < Duration::from_secs(10) {
+        while begun.elapsed() < Duration::from_secs(30) {
             let words: Vec<_> = sshd.options.split_whitespace().collect();
             let try_it =
                 Command::new(words[0]).args(&words[1..]).args(["127.0.0.1", "true"]).output();
@@ -655,7 +659,7 @@ fn by_ssh_without_an_agent() {
     assert_eq!(wrong.code, 1, "{wrong:?}");
     assert!(wrong.error.contains("penstock did not start there"), "{wrong:?}");
     // Remote processes end with the command.
-    wait_until("far ends are gone", Duration::from_secs(10), || {
+    wait_until("far ends are gone", Duration::from_secs(30), || {
         let list = Command::new("ps").args(["-eo", "args"]).output().unwrap();
         let list = String::from_utf8_lossy(&list.stdout).into_owned();
         let mine = |line: &&str| line.contains("far-end") && line.contains(text(&far_state));

@@ -31,7 +31,7 @@ fn login(asking: &TestEnv, site: &TestEnv, agent: &Agent) {
 impl Sites {
     fn new() -> Self {
         let [source, destination, asking] = [(); 3].map(|()| TestEnv::new());
-        let (from, to) = (source.agent(), destination.agent());
+        let (from, to) = (source.restartable_agent(), destination.restartable_agent());
         for (site, agent) in [(&source, &from), (&destination, &to)] {
             login(&asking, site, agent);
         }
@@ -62,7 +62,7 @@ fn dataset_copies_between_agents() {
     for (agent, site, direction) in
         [(&sites.from, &sites.source, "send"), (&sites.to, &sites.destination, "receive")]
     {
-        let transfers = agent.transfers(&site.state);
+        let transfers = agent.ended_transfers(&site.state);
         assert_eq!(transfers.len(), 1, "{transfers:?}");
         assert_eq!(transfers[0]["direction"], direction);
         assert_eq!(transfers[0]["state"], "done");
@@ -124,7 +124,8 @@ fn requester_changes_and_cancels_copy() {
     let data = sites.source.root.join("data");
     fs::create_dir(&data).unwrap();
     write_file(&mut random, &data.join("big"), 8 << 20);
-    let mut copy = RunningCommand::start(&mut sites.copy(&["--rate", "8M", "--block", "64KiB"]));
+    // 67 s at this rate.
+    let mut copy = RunningCommand::start(&mut sites.copy(&["--rate", "1M", "--block", "64KiB"]));
     let running = || {
         let transfers = sites.from.transfers(&sites.source.state);
         transfers.into_iter().find(|transfer| transfer["state"] == "running")
@@ -134,18 +135,20 @@ fn requester_changes_and_cancels_copy() {
     let mut set = sites.source.penstock();
     set.args(["transfers", "set", &id, "--rate", "1T", "--http", &sites.from.http]);
     run(set).good();
-    wait_until("it is fast", Duration::from_secs(6), || copy.is_over().then_some(()));
+    wait_until("it is fast", Duration::from_secs(30), || copy.is_over().then_some(()));
     copy.wait().good();
+    sites.from.ended_transfers(&sites.source.state);
     // The requester cancels the next copy.
     fs::remove_dir_all(sites.destination.root.join("in")).unwrap();
     let copy = RunningCommand::start(&mut sites.copy(&["--rate", "4M", "--block", "64KiB"]));
     wait_until("it runs", Duration::from_secs(20), running);
+    copy.await_handler(2);
     let pid = copy.child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let done = copy.wait();
     assert_eq!(done.code, 1, "{done:?}");
     assert!(done.error.contains("run the same command again"), "{done:?}");
-    wait_until("the source has stopped", Duration::from_secs(10), || {
+    wait_until("the source has stopped", Duration::from_secs(30), || {
         running().is_none().then_some(())
     });
 }

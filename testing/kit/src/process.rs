@@ -86,6 +86,21 @@ impl RunningCommand {
         Self { child, output, error }
     }
 
+    /// Waits until the process catches the signal of this number: before that it ends the process.
+    ///
+    /// # Panics
+    /// When it does not, or has ended.
+    #[track_caller]
+    pub fn await_handler(&self, signal: u32) {
+        let path = format!("/proc/{}/status", self.child.id());
+        wait_until("it catches the signal", Duration::from_secs(30), || {
+            let status = std::fs::read_to_string(&path).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t"))?;
+            let caught = u64::from_str_radix(caught.trim(), 16).ok()?;
+            (caught & 1 << (signal - 1) != 0).then_some(())
+        });
+    }
+
     /// Returns true if the process has ended.
     pub fn is_over(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
@@ -244,11 +259,11 @@ impl ReadyProcess {
     /// Waits until the process ends by itself; returns its exit code.
     ///
     /// # Panics
-    /// When it does not end within 20 s, or a signal ended it.
+    /// When it does not end within 60 s, or a signal ended it.
     #[track_caller]
     pub fn wait(&mut self) -> i32 {
         let ended = || self.child.try_wait().unwrap();
-        let status = wait_until("the server ends", Duration::from_secs(20), ended);
+        let status = wait_until("the server ends", Duration::from_secs(60), ended);
         status.code().unwrap()
     }
 
