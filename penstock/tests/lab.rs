@@ -172,7 +172,7 @@ impl Drop for TestEnv {
 fn kill_holder(status: &Value) {
     let pid = status["pid"].as_u64().unwrap();
     Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
-    wait_until("the holder is gone", Duration::from_secs(10), || (!exists(pid)).then_some(()));
+    wait_until("the holder is gone", Duration::from_secs(30), || (!exists(pid)).then_some(()));
 }
 
 fn exists(pid: u64) -> bool {
@@ -373,7 +373,7 @@ fn lab_down_leaves_nothing() {
         "lab two is down: 2 hosts, 2 switches and 5 links removed, 1 process that ran in it ended\n"
     );
     assert!(!sleeper.wait().unwrap().success());
-    wait_until("the holder is gone", Duration::from_secs(10), || {
+    wait_until("the holder is gone", Duration::from_secs(30), || {
         (!exists(status["pid"].as_u64().unwrap())).then_some(())
     });
     assert_eq!(inside(inode), 0);

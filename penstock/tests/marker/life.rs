@@ -190,7 +190,7 @@ fn by_process_and_by_cgroup() {
             .spawn()
             .unwrap();
         let client = format!(
-            "echo $$ > {root}{name}/cgroup.procs; for i in 1 2 3 4 5 6 7 8 9; do iperf3 -6 -c {THERE} -p 5202 -n 8M && exit 0; sleep 0.1; done; exit 1"
+            "echo $$ > {root}{name}/cgroup.procs; for i in $(seq 100); do iperf3 -6 -c {THERE} -p 5202 -n 8M && exit 0; sleep 0.1; done; exit 1"
         );
         let done = Command::new("nsenter")
             .arg(format!("--net=/run/netns/{here}"))

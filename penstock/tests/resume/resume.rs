@@ -30,7 +30,7 @@ impl Killed {
         let url = agent.url("");
         let source = env.source.join("data");
         let arguments =
-            ["-r", "--block", "256KiB", "--rate", "100M", source.to_str().unwrap(), &url];
+            ["-r", "--block", "256KiB", "--rate", "40M", source.to_str().unwrap(), &url];
         let client = RunningCommand::start(&mut env.cp(&arguments));
         wait_until("a part of the file", Duration::from_secs(30), || {
             let transfers = agent.transfers(&env.state);
@@ -201,7 +201,7 @@ fn session_without_client_is_released() {
     let file = env.source.join("f");
     crate::common::write_file(&mut seeded(10), &file, 16 * BYTES_PER_MIB);
     let agent = env.agent();
-    let arguments = ["--block", "256KiB", "--rate", "50M", file.to_str().unwrap(), &agent.url("")];
+    let arguments = ["--block", "256KiB", "--rate", "25M", file.to_str().unwrap(), &agent.url("")];
     let client = RunningCommand::start(&mut env.cp(&arguments));
     wait_until("half of the file", Duration::from_secs(30), || {
         let transfers = agent.transfers(&env.state);

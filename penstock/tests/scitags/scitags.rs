@@ -47,7 +47,7 @@ impl Collector {
         let count = |all: &[Value], state: &str| {
             all.iter().filter(|one| one["flow-lifecycle"]["state"] == state).count()
         };
-        wait_until("fireflies of all streams", Duration::from_secs(10), || {
+        wait_until("fireflies of all streams", Duration::from_secs(30), || {
             while let Ok(length) = self.0.recv(&mut buffer) {
                 let line = std::str::from_utf8(&buffer[..length]).unwrap();
                 assert!(line.starts_with("<134>1 "), "{line}");
@@ -126,7 +126,7 @@ fn fireflies_name_owner_both_directions() {
     assert_same(&data, &back.join("data"));
     check(&agent_collector.take(2), 3, 14, 3 << 20);
     // Counted twice: each went to the collector and to the peer.
-    wait_until("the agent's counters", Duration::from_secs(10), || {
+    wait_until("the agent's counters", Duration::from_secs(30), || {
         let text = metrics(&agent.http);
         let has = |state: &str| {
             let line = format!("penstock_mover_fireflies_sent_total{{state=\"{state}\"}} 4");
