@@ -4,7 +4,6 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -30,8 +29,12 @@ impl Far {
         let env = TestEnv::new();
         let (ssh, home) = (env.path("ssh"), env.path("home"));
         fs::create_dir(&home).unwrap();
-        fs::write(&ssh, format!("{SSH}{last}\n")).unwrap();
-        fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+        let text = env.path("ssh.text");
+        fs::write(&text, format!("{SSH}{last}\n")).unwrap();
+        // Another program writes it: a process that a parallel test starts may hold what this one has open for writing,
+        // and the kernel does not execute such a file (ETXTBSY).
+        let mut install = Command::new("install");
+        assert!(install.args(["-m", "755"]).args([&text, &ssh]).status().unwrap().success());
         fs::write(env.source.join("file"), b"of the user").unwrap();
         Self { env, ssh, home }
     }

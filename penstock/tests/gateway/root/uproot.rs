@@ -2,12 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use super::{AUTHZ, root_authority, root_site};
 use crate::site::Site;
 
 /// Python of Debian, for which the package python3-xrootd has the bindings.
 const PYTHON: &str = "/usr/bin/python3";
+
+/// Serializes installations of tests that run at the same time.
+static INSTALLATION: Mutex<()> = Mutex::new(());
 
 const PACKAGES: [&str; 3] = ["uproot", "numpy", "fsspec-xrootd"];
 
@@ -45,6 +49,7 @@ print("read", len(read["x"]), type(tree.file.source).__name__)
 
 /// Python with the packages, made once for this target folder; `None` if they cannot be had.
 fn python() -> Option<PathBuf> {
+    let _installing = INSTALLATION.lock().unwrap_or_else(PoisonError::into_inner);
     let succeeds = |program: &str, arguments: &[&str]| {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
