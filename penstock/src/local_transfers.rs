@@ -160,7 +160,7 @@ pub(crate) fn keep_tuning(tuning: &TuningFacts) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `None` when the copy has ended; removes its socket.
+/// `None` when the copy has ended, or ends before it answers; removes the socket of an ended one.
 fn exchange(path: &Path, what: &ControlRequest) -> anyhow::Result<Option<ControlReply>> {
     let mut stream = match UnixStream::connect(path) {
         Ok(stream) => stream,
@@ -171,8 +171,17 @@ fn exchange(path: &Path, what: &ControlRequest) -> anyhow::Result<Option<Control
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(anyhow!("{}: {error}", path.display())),
     };
-    send_line(&mut stream, what)?;
-    receive_line(&stream).with_context(|| format!("{}: no answer", path.display())).map(Some)
+    match send_line(&mut stream, what).and_then(|()| receive_line(&stream)) {
+        Ok(reply) => Ok(Some(reply)),
+        // It ended before it answered.
+        Err(error) if is_end(&error) => Ok(None),
+        Err(error) => Err(anyhow!("{}: no answer: {error}", path.display())),
+    }
+}
+
+fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
 /// States of all running copies, by process id.
@@ -193,4 +202,31 @@ pub(crate) fn running_in(directory: &Path) -> anyhow::Result<Vec<TransferFacts>>
         paths.filter_map(|path| request_at(&path, &ControlRequest::Show).ok().flatten()).collect();
     all.sort_by_key(|transfer| transfer.id);
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn copy_that_ends_unanswered_has_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = socket_path(directory.path(), 1);
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for has_read in [true, false] {
+                    let (stream, _) = listener.accept().unwrap();
+                    if has_read {
+                        let _: ControlRequest = receive_line(&stream).unwrap();
+                    }
+                }
+            });
+            for _ in 0..2 {
+                assert!(request_at(&path, &ControlRequest::Show).unwrap().is_none());
+            }
+        });
+    }
 }
