@@ -10,10 +10,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penstock_sys::event::{EventFd, Interest, poll};
-use penstock_sys::lock::ExclusiveFileLock;
+use penstock_sys::lock::{ExclusiveFileLock, SharedFileLock};
 use penstock_sys::machine;
 use penstock_sys::namespace::{NetworkNamespace, network_cookie};
 use penstock_topology::{LinkId, NodeId, NodeKind};
@@ -35,6 +35,9 @@ use crate::setting::{LinkSetting, LinkSettingError};
 /// Environment variable with the lab's directory, set for processes in a lab.
 pub const LAB_VARIABLE: &str = "PENSTOCK_LAB";
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time for processes that only look for a lab to release its lock.
+const LOCK_WAIT: Duration = Duration::from_millis(500);
 
 /// A request that the lab refuses.
 #[derive(Debug, thiserror::Error)]
@@ -104,8 +107,7 @@ impl Supervisor {
         let fault = |reason| SupervisorError::Directory { path: directory.to_owned(), reason };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(fault)?;
         let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let lock = ExclusiveFileLock::try_lock_at(&directory.join("lock")).map_err(fault)?;
-        let lock = lock.ok_or(SupervisorError::Up(name))?;
+        let lock = lock(directory).map_err(fault)?.ok_or(SupervisorError::Up(name))?;
         sweep(directory).map_err(fault)?;
         let hosts = plan.hosts_file();
         let lab = Lab::new(plan, backend, seed)?;
@@ -432,17 +434,32 @@ fn listen(directory: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(path)
 }
 
+/// Locks a directory against other supervisors; `None` while one holds it. A process that only looks for one holds it for
+/// a moment, too.
+fn lock(directory: &Path) -> io::Result<Option<ExclusiveFileLock>> {
+    let begun = Instant::now();
+    loop {
+        match ExclusiveFileLock::try_lock_at(&directory.join("lock"))? {
+            None if begun.elapsed() < LOCK_WAIT => std::thread::sleep(Duration::from_millis(5)),
+            lock => return Ok(lock),
+        }
+    }
+}
+
 /// True if a process holds the lab of a directory.
 #[must_use]
 pub fn is_up(directory: &Path) -> bool {
     let lock = fs::File::open(directory.join("lock"));
-    lock.is_ok_and(|lock| matches!(ExclusiveFileLock::try_lock(lock), Ok(None)))
+    lock.is_ok_and(|lock| matches!(SharedFileLock::try_lock(lock), Ok(None)))
 }
 
 /// True if the supervisor of this directory's lab died and left its record.
 #[must_use]
 pub fn has_died(directory: &Path) -> bool {
-    directory.join("record").exists() && !is_up(directory)
+    let Ok(lock) = fs::File::open(directory.join("lock")) else { return false };
+    // A supervisor that ends removes the record first, and then releases the lock.
+    let lock = SharedFileLock::try_lock(lock);
+    matches!(lock, Ok(Some(_))) && directory.join("record").exists()
 }
 
 /// Kills the processes that a dead lab left and returns their count; `None` where no lab died.
@@ -450,7 +467,7 @@ pub fn has_died(directory: &Path) -> bool {
 /// # Errors
 /// When its directory or `/proc` cannot be read.
 pub fn kill_leftovers(directory: &Path) -> io::Result<Option<usize>> {
-    match ExclusiveFileLock::try_lock_at(&directory.join("lock"))? {
+    match lock(directory)? {
         Some(_lock) if directory.join("record").exists() => sweep(directory).map(Some),
         _ => Ok(None),
     }
@@ -524,4 +541,30 @@ fn was_started_in(process: &Path, directory: &Path) -> bool {
     let Ok(environment) = fs::read(process.join("environ")) else { return false };
     let wanted = [LAB_VARIABLE.as_bytes(), b"=", directory.as_os_str().as_bytes()].concat();
     environment.split(|byte| *byte == 0).any(|variable| variable == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_spare_starting_and_ending_labs() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        fs::write(directory.join("lock"), "").unwrap();
+        std::thread::scope(|scope| {
+            let labs = scope.spawn(|| {
+                for _ in 0..300 {
+                    let held = lock(directory).unwrap().expect("no other supervisor");
+                    fs::write(directory.join("record"), "").unwrap();
+                    fs::remove_file(directory.join("record")).unwrap();
+                    drop(held);
+                }
+            });
+            while !labs.is_finished() {
+                let _ = is_up(directory);
+                assert!(!has_died(directory));
+            }
+        });
+    }
 }

@@ -23,14 +23,7 @@ pub struct ExclusiveFileLock {
 impl ExclusiveFileLock {
     /// Locks `file` without waiting; `None` where another open file holds the lock.
     pub fn try_lock(file: File) -> io::Result<Option<Self>> {
-        loop {
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(Self { file })),
-                Err(Errno::WOULDBLOCK) => return Ok(None),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?.then(|| Self { file }))
     }
 
     /// Locks the file at `path`, created with mode 0600 where missing. The holder may remove the file: after locking, this
@@ -65,6 +58,38 @@ impl Drop for ExclusiveFileLock {
     }
 }
 
+/// A lock that several open files may hold, but none beside an [`ExclusiveFileLock`]; released on drop. For checks that
+/// must not take each other for a holder.
+#[derive(Debug)]
+pub struct SharedFileLock {
+    file: File,
+}
+
+impl SharedFileLock {
+    /// Locks `file` without waiting; `None` where another open file holds it exclusively.
+    pub fn try_lock(file: File) -> io::Result<Option<Self>> {
+        Ok(flock(&file, FlockOperation::NonBlockingLockShared)?.then(|| Self { file }))
+    }
+}
+
+impl Drop for SharedFileLock {
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+/// False where another open file holds the lock.
+fn flock(file: &File, operation: FlockOperation) -> io::Result<bool> {
+    loop {
+        match rustix::fs::flock(file, operation) {
+            Ok(()) => return Ok(true),
+            Err(Errno::WOULDBLOCK) => return Ok(false),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,6 +102,7 @@ mod tests {
         let open = || File::options().read(true).write(true).open(path.path()).unwrap();
         let held = ExclusiveFileLock::try_lock(open()).unwrap().expect("a free lock");
         assert!(ExclusiveFileLock::try_lock(open()).unwrap().is_none());
+        assert!(SharedFileLock::try_lock(open()).unwrap().is_none());
         held.file().write_all(b"still usable").unwrap();
         let clone = held.file().try_clone().unwrap();
         drop(held);
