@@ -145,6 +145,8 @@ impl ExportStore {
     /// # Errors
     /// When a record cannot be read.
     pub fn list(&self) -> Result<Vec<(ExportRecord, bool)>, DiskError> {
+        // Records come and go under this lock, and a check of their own locks would refuse an export.
+        let _all = self.lock_all()?;
         let boot_id = penstock_sys::machine::boot_id().unwrap_or_default();
         let records = self.records()?.into_iter().filter(|(_, one)| one.boot_id == boot_id);
         Ok(records
@@ -443,10 +445,13 @@ fn step_failed(
 
 fn write_record(path: &Path, record: &ExportRecord) -> Result<(), DiskError> {
     let write = || -> io::Result<()> {
+        // Atomic: a record that is cut would keep its objects and stop all exports.
+        let new = path.with_extension("new");
         let mut how = fs::OpenOptions::new();
-        let mut file = how.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        let mut file = how.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         file.write_all(serde_json::to_string(record)?.as_bytes())?;
         file.sync_all()?;
+        fs::rename(&new, path)?;
         fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
     };
     write().map_err(|error| local(path, &error))
