@@ -4,8 +4,9 @@
 //! creates the socket counts.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::{fs, io};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::error::MarkerError;
@@ -44,25 +45,36 @@ pub fn note_sockets(
             continue;
         }
         match note_process(number, name, tags) {
-            Some(sockets) => walk.sockets += sockets,
-            None => walk.refused += 1,
+            Ok(sockets) => walk.sockets += sockets,
+            Err(error) if has_ended(&error) => {}
+            Err(_) => walk.refused += 1,
         }
     }
     Ok(walk)
 }
 
-fn note_process(number: i32, name: &str, tags: &mut SocketTags) -> Option<usize> {
-    let process = pidfd_open(Pid::from_raw(number)?, PidfdFlags::empty()).ok()?;
+fn has_ended(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
+}
+
+fn note_process(number: i32, name: &str, tags: &mut SocketTags) -> io::Result<usize> {
+    let process = Pid::from_raw(number).ok_or(io::ErrorKind::NotFound)?;
+    let process = pidfd_open(process, PidfdFlags::empty())?;
     let mut noted = 0;
-    for entry in fs::read_dir(format!("/proc/{number}/fd")).ok()?.flatten() {
+    for entry in fs::read_dir(format!("/proc/{number}/fd"))?.flatten() {
         let is_socket = fs::read_link(entry.path())
             .is_ok_and(|target| target.to_string_lossy().starts_with("socket:"));
         let descriptor = entry.file_name().to_str().and_then(|name| name.parse().ok());
         let (true, Some(descriptor)) = (is_socket, descriptor) else { continue };
-        let socket = pidfd_getfd(&process, descriptor, PidfdGetfdFlags::empty()).ok()?;
+        let socket = match pidfd_getfd(&process, descriptor, PidfdGetfdFlags::empty()) {
+            // The process has closed it meanwhile: its other sockets count.
+            Err(Errno::BADF) => continue,
+            result => result?,
+        };
         if tags.note(&socket, name).is_ok() {
             noted += 1;
         }
     }
-    Some(noted)
+    Ok(noted)
 }
