@@ -231,6 +231,8 @@ impl StateDir {
         if certificate.is_none() || token.is_none() {
             return Ok(None);
         }
+        // Key and certificate are replaced one after the other. Without write access there is no lock.
+        let _lock = self.lock().ok();
         Ok(Some(Credentials { identity: self.identity()?, token: self.token()?, new: false }))
     }
 

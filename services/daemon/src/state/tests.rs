@@ -53,6 +53,25 @@ fn credentials_persist_with_mode_0600() {
 }
 
 #[test]
+fn replaced_identity_is_read_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = StateDir::open(directory.path()).unwrap();
+    state.credentials().unwrap();
+    let next = Identity::generate().unwrap();
+    let held = state.lock().unwrap();
+    state.write(KEY, next.key_pem().as_bytes(), 0o600).unwrap();
+    std::thread::scope(|scope| {
+        let read = scope.spawn(|| state.existing_credentials());
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < Duration::from_millis(50) && !read.is_finished() {}
+        state.write(CERTIFICATE, next.certificate_pem().as_bytes(), 0o644).unwrap();
+        drop(held);
+        let read = read.join().unwrap().unwrap().unwrap();
+        assert_eq!(read.identity.fingerprint(), next.fingerprint());
+    });
+}
+
+#[test]
 fn installed_identity_replaces_its_own() {
     let directory = tempfile::tempdir().unwrap();
     let state = StateDir::open(directory.path()).unwrap();
