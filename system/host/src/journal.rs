@@ -265,8 +265,9 @@ impl TuningJournal {
             let found = contents(&bytes);
             let lasts = |one: &AppliedPlan| one.is_of(boot_id) || !one.files.is_empty();
             if found.damaged_lines == 0 && !found.sessions.iter().any(lasts) {
+                let _ = fs::remove_file(&other);
+                // Last: once it is gone, another process can lock a new file and begin a journal.
                 let _ = fs::remove_file(other.with_extension("lock"));
-                let _ = fs::remove_file(other);
             }
         }
     }
