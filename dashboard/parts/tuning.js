@@ -38,8 +38,9 @@ function timeValues(most, count) {
 const change = (from, to) => (from === to ? String(from) : `${from} → ${to}`);
 const streamsOf = (one) => change(one.streams, one.target_streams);
 const readersOf = (one) => change(one.readers, one.target_readers);
+const writersOf = (one) => change(one.writers, one.target_writers);
 
-const isChange = (one) => one.streams !== one.target_streams || one.readers !== one.target_readers;
+const isChange = (one) => [streamsOf, readersOf, writersOf].some((of) => of(one).includes("→"));
 const emphasized = (text) => (text.includes("→") ? html`<b>${text}</b>` : text);
 
 /** Scales of the drawing at this width. */
@@ -128,6 +129,7 @@ function Told({ shown, x, width }) {
       <tr><th scope="row">rate</th><td>${rate(shown.bits_per_second)}</td></tr>
       <tr><th scope="row">streams</th><td>${isDecision ? streamsOf(shown) : shown.streams}</td></tr>
       ${isDecision && html`<tr><th scope="row">readers</th><td>${readersOf(shown)}</td></tr>`}
+      ${isDecision && html`<tr><th scope="row">writers</th><td>${writersOf(shown)}</td></tr>`}
       ${isDecision && html`<tr><th scope="row">limited by</th><td>${clean(shown.bound_by, 40)}</td></tr>`}
     </table>
     ${isDecision && html`<p class="event">${clean(shown.reason, REASON_CHARS_MAX)}</p>`}
@@ -138,6 +140,7 @@ const columns = [
   { key: "time", name: "After", number: true, sort: (row) => row.seconds, cell: (row) => duration(row.seconds) },
   { key: "streams", name: "Streams", sort: (row) => row.target_streams, text: streamsOf, cell: (row) => emphasized(streamsOf(row)) },
   { key: "readers", low: 1, name: "Readers", sort: (row) => row.target_readers, text: readersOf, cell: (row) => emphasized(readersOf(row)) },
+  { key: "writers", low: 1, name: "Writers", sort: (row) => row.target_writers, text: writersOf, cell: (row) => emphasized(writersOf(row)) },
   { key: "rate", name: "Rate before", number: true, sort: (row) => row.bits_per_second, cell: (row) => rate(row.bits_per_second) },
   { key: "bound", low: 1, name: "Limited by", sort: (row) => row.bound_by, cell: (row) => clean(row.bound_by, 40) },
   { key: "reason", name: "Reason", wrap: true, sort: (row) => row.reason, cell: (row) => clean(row.reason, REASON_CHARS_MAX) },

@@ -199,9 +199,10 @@ fn show_tuning(
     let would = if tuning.mode == "observe" { " (not applied)" } else { "" };
     for one in &tuning.decisions {
         let rate = BitRate(one.bits_per_second).to_string();
-        let (from, to, workers) = match one.readers == one.target_readers {
-            true => (one.streams, one.target_streams, "streams"),
-            false => (one.readers, one.target_readers, "readers"),
+        let (from, to, workers) = match () {
+            () if one.readers != one.target_readers => (one.readers, one.target_readers, "readers"),
+            () if one.writers != one.target_writers => (one.writers, one.target_writers, "writers"),
+            () => (one.streams, one.target_streams, "streams"),
         };
         let TuningDecisionFacts { seconds, reason, .. } = one;
         writeln!(

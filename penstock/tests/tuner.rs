@@ -146,18 +146,18 @@ fn running_copy_has_forecast() {
     client.kill();
 }
 
-/// A folder through FUSE, whose reads have a rate one by one.
+/// A folder through FUSE, whose reads and writes have a rate one by one.
 struct SlowFiles {
     mountpoint: PathBuf,
     _server: ReadyProcess,
 }
 
 impl SlowFiles {
-    fn new(folder: &Path, mountpoint: PathBuf, read_mbps: u32) -> Self {
+    fn new(folder: &Path, mountpoint: PathBuf, mbps: u32) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../experiments/tuner-lab/slow_files.py");
         std::fs::create_dir(&mountpoint).unwrap();
         let mut command = Command::new("python3");
-        command.arg(script).args([folder, &mountpoint]).arg(read_mbps.to_string());
+        command.arg(script).args([folder, &mountpoint]).arg(mbps.to_string());
         Self { mountpoint, _server: ReadyProcess::start_until(command, "is ready") }
     }
 }
@@ -203,6 +203,49 @@ fn slow_reads_get_more_readers() {
         (ended == "the readers were changed by hand").then_some(())
     });
     client.kill();
+}
+
+#[test]
+fn slow_writes_get_more_writers() {
+    if !is_root() {
+        return skip(Requirement::Root, "a mount of FUSE needs root");
+    }
+    let env = TestEnv::new();
+    write_file(&mut seeded(323), &env.source.join("file"), 192 << 20);
+    let slow = SlowFiles::new(&env.root, env.path("slow"), 4);
+    // The agent takes what its memory holds at once: then its writers bind.
+    let agent = Agent::start(&env.state, &slow.mountpoint, "127.0.0.1:0", &["--memory", "16MiB"]);
+    let mut command = env.cp(&["--block", "64KiB", "--protect", "integrity"]);
+    command.arg(env.source.join("file")).arg(agent.url(""));
+    let mut client = RunningCommand::start(&mut command);
+    let id = format!("cp{}", client.child.id());
+    let show =
+        |options: &[&str]| run(env.penstock().args(["transfers", "show", &id]).args(options));
+    let of = |one: &Value| (number(one, "writers"), number(one, "target_writers"));
+    let tuning = wait_until("twice the writers are kept", REASON_TIMEOUT, || {
+        assert!(!client.is_over(), "the copy ends before");
+        let tuning = show(&["--why", "--json"]).json;
+        let is_there = decisions_of(&tuning).any(|one| of(one).0 >= 16 && of(one).1 >= 16);
+        is_there.then_some(tuning)
+    });
+    let all = decisions(&tuning);
+    let first = all.iter().find(|one| of(one).0 != of(one).1).unwrap();
+    assert_eq!(of(first).0, 8, "{tuning}");
+    assert_eq!(first["bound_by"], "the destination's storage", "{tuning}");
+    let rate_of = |one: &Value| number(one, "bits_per_second");
+    let more = all.iter().filter(|one| of(one).0 >= 16).map(rate_of).max();
+    assert!(2 * more.unwrap() >= 3 * rate_of(first), "{tuning}");
+    assert!(show(&["--why"]).good().output.contains("writers  "), "{tuning}");
+    let at_agent = || agent.transfers(&env.state).remove(0);
+    assert!(number(&at_agent(), "writers") > 8, "{tuning}");
+    // The operator of the agent knows better.
+    let set = ["transfers", "--http", &agent.http, "set", &at_agent()["id"].to_string()];
+    run(env.penstock().args(set).args(["--writers", "64"])).good();
+    let done = client.wait().good();
+    assert_eq!(done.json["tuning"]["ended"], "the writers were changed by hand", "{done:?}");
+    assert_eq!(at_agent()["writers"], 64, "{done:?}");
+    assert_eq!(done.number("blocks_repeated"), 0, "{done:?}");
+    assert_same(&env.source, &env.root);
 }
 
 #[test]

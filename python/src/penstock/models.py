@@ -3358,7 +3358,7 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Decisions of a tuner about the streams and readers of a transfer, and its rate over time."""
+    """Decisions of a tuner about the streams, readers and writers of a transfer, and its rate over time."""
 
     decisions: tuple[TuningDecision, ...]
     """Changes and events that began a search, in order; the latest 400."""
@@ -3421,6 +3421,10 @@ class TuningDecision:
     """Readers that the decision asks for; the same where it changes none."""
     target_streams: int
     """Streams that the decision asks for; the same where it only begins a search."""
+    target_writers: int | None = None
+    """Writers that the decision asks for; the same where it changes none."""
+    writers: int | None = None
+    """Writers for each device of the destination before the decision."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TuningDecision:
@@ -3434,6 +3438,8 @@ class TuningDecision:
             streams=data["streams"],
             target_readers=data.get("target_readers"),
             target_streams=data["target_streams"],
+            target_writers=data.get("target_writers"),
+            writers=data.get("writers"),
         )
 
 

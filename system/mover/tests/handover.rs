@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool as PlainBool, Ordering::SeqCst};
 use std::time::Duration;
 
+use penstock_protocol::digest::Algorithm;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::atomic::AtomicBool;
 use shuttle::{Config, Runner};
@@ -24,7 +25,7 @@ use crate::ready_queue::ReadyQueue;
 use crate::shared_machine::{HasWork, SharedMachine};
 use crate::sync::{Mutex, thread};
 use crate::task_queues::TaskQueues;
-use crate::worker_pool::WorkerPool;
+use crate::worker_pool::{ThreadCount, WorkerPool};
 
 #[path = "../../sys/src/buffer/free_list.rs"]
 mod free_list;
@@ -361,7 +362,8 @@ fn resized_pool_wakes_all_waiting() {
 #[test]
 fn worker_pool_reaches_new_size() {
     explore(|| {
-        let pool = Arc::new(WorkerPool::new("work", 3));
+        let size = ThreadCount::new(Some(3), 1, Algorithm::Crc32c);
+        let pool = Arc::new(WorkerPool::new("work", size));
         let stop = Arc::new(AtomicBool::new(false));
         let running = Arc::new(Mutex::new(BTreeMap::<u16, usize>::new()));
         let spawn_missing = || {
@@ -382,9 +384,9 @@ fn worker_pool_reaches_new_size() {
         let resizer = {
             let pool = Arc::clone(&pool);
             spawn::spawn("resize", move || {
-                pool.resize(1);
+                pool.size.set(1);
                 thread::yield_now();
-                pool.resize(2);
+                pool.size.set(2);
             })
         };
         spawn_missing();

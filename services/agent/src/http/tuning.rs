@@ -18,7 +18,7 @@ use super::client::TransferClient;
 use crate::running_forecast::RateForecaster;
 use crate::submitted::TransferStatus;
 
-/// Decisions of a tuner about the streams and readers of a transfer, and its rate over time.
+/// Decisions of a tuner about the streams, readers and writers of a transfer, and its rate over time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Tuning)]
 pub struct TuningFacts {
@@ -66,6 +66,12 @@ pub struct TuningDecisionFacts {
     /// Readers that the decision asks for; the same where it changes none.
     #[serde(default)]
     pub target_readers: u16,
+    /// Writers for each device of the destination before the decision.
+    #[serde(default)]
+    pub writers: u16,
+    /// Writers that the decision asks for; the same where it changes none.
+    #[serde(default)]
+    pub target_writers: u16,
     /// Limit that bound the transfer in that interval, such as `the path` or `the sender's processors`.
     pub bound_by: String,
     /// Reason in one sentence, with the figures behind it.
@@ -129,15 +135,20 @@ impl TuningFacts {
 
 impl From<TuningReport> for TuningFacts {
     fn from(report: TuningReport) -> Self {
-        let decision = |record: &TuningRecord| TuningDecisionFacts {
-            seconds: record.at.as_secs_f64(),
-            bits_per_second: record.rate_bps,
-            streams: record.streams,
-            target_streams: record.decision.target.streams,
-            readers: record.readers,
-            target_readers: record.decision.target.readers,
-            bound_by: record.limit.to_string(),
-            reason: record.reason(),
+        let decision = |record: &TuningRecord| {
+            let (now, target) = (record.workers, record.decision.target);
+            TuningDecisionFacts {
+                seconds: record.at.as_secs_f64(),
+                bits_per_second: record.rate_bps,
+                streams: now.streams,
+                target_streams: target.streams,
+                readers: now.readers,
+                target_readers: target.readers,
+                writers: now.writers,
+                target_writers: target.writers,
+                bound_by: record.limit.to_string(),
+                reason: record.reason(),
+            }
         };
         let point = |point: &RatePoint| RatePointFacts {
             seconds: point.at.as_secs_f64(),

@@ -5,6 +5,12 @@ use penstock_protocol::digest::Algorithm;
 /// Default number of data streams.
 pub(crate) const STREAMS_DEFAULT: u16 = 4;
 
+/// Default number of reader threads for each device of the source.
+pub(crate) const READERS_DEFAULT: u16 = 2;
+
+/// Default number of writer threads for each device of the destination, which the sending end knows, too.
+pub(crate) const WRITERS_DEFAULT: u16 = 8;
+
 /// Smallest pool, in blocks, with which a session makes progress.
 pub(crate) const BLOCKS_MIN: u64 = 4;
 

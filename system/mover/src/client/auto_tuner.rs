@@ -1,14 +1,14 @@
-//! Tuner of the streams and readers of one transfer: samples its sending end, and says how many of each it should have.
+//! Tuner of one transfer: samples its sending end, and says how many streams, readers and writers it should have.
 //!
 //! The caller ticks it and changes the settings: a retired stream ends after its block, and any block may use any stream.
 //! Settings that someone else changes meanwhile end it: the operator's word counts. An order may set the number of streams
-//! to begin with and not to exceed. Transfers that share a search share its streams, and keep their readers.
+//! to begin with and not to exceed. Transfers that share a search share its streams, and keep their readers and writers.
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use penstock_protocol::control::Settings;
 use penstock_tuner::{
     BindingLimit, ChangeReason, KneeController, Parallelism, PipelineStage, StageChange,
     TransferController, TunerDecision, TunerSample, TuningLimits, TuningMode, WarmStart,
@@ -22,8 +22,8 @@ use crate::endpoint::tuning_meter::TuningMeter;
 /// Most streams that a tuner opens.
 const TUNED_STREAMS_MAX: u16 = 64;
 
-/// Most readers for each device that a tuner starts.
-const TUNED_READERS_MAX: u16 = 32;
+/// Most readers, and most writers, for each device that a tuner asks for.
+const TUNED_THREADS_MAX: u16 = 32;
 
 /// Most decisions that are kept; the latest are.
 const RECORDS_MAX: usize = 400;
@@ -53,10 +53,8 @@ pub struct TuningRecord {
     pub at: Duration,
     /// Payload rate in bits per second.
     pub rate_bps: u64,
-    /// Streams that were connected.
-    pub streams: u16,
-    /// Readers for each device of the source.
-    pub readers: u16,
+    /// Streams that were connected, readers and writers.
+    pub workers: Parallelism,
     /// Limit that bound the interval.
     pub limit: BindingLimit,
     /// Decision of the controller, with the target of this transfer.
@@ -122,8 +120,8 @@ struct TunedSettings(Parallelism);
 
 impl fmt::Display for TunedSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Parallelism { streams, readers, .. } = self.0;
-        write!(f, "{streams} streams and {readers} readers")
+        let Parallelism { readers, streams, writers } = self.0;
+        write!(f, "{streams} streams, {readers} readers and {writers} writers")
     }
 }
 
@@ -146,8 +144,8 @@ pub(super) struct AutoTuner {
     is_sharing: bool,
     /// Default of the transfer, to which it returns when it is switched off.
     start: Parallelism,
-    /// Most readers; none until the sending end has shown with how many it begins.
-    readers_max: Option<u16>,
+    /// Most workers of each stage; none until the sending end has shown with how many it begins.
+    workers_max: Option<Parallelism>,
     /// Streams to begin with instead, until the first sample.
     known: Option<KnownStreams>,
     /// True once it has begun with these.
@@ -156,7 +154,7 @@ pub(super) struct AutoTuner {
     allotted_max: Option<u16>,
     limits: TuningLimits,
     meter: TuningMeter,
-    /// Streams and readers that it asked for.
+    /// Streams, readers and writers that it asked for.
     wanted: Parallelism,
     started: Instant,
     records: Vec<TuningRecord>,
@@ -169,16 +167,23 @@ pub(super) struct AutoTuner {
     ended: Option<&'static str>,
 }
 
-/// Limits of at most `streams` streams and `readers` readers, where neither is fewer than at the start.
-fn limits_of(streams: u16, readers: u16, start: Parallelism) -> TuningLimits {
-    let streams = streams.clamp(1, TUNED_STREAMS_MAX).max(start.streams);
-    let TuningLimits { min, max } = TuningLimits::streams_up_to(streams, start);
-    if readers <= start.readers {
-        return TuningLimits { min, max };
-    }
+/// Limits of at most `most` workers at each stage, where they are more than at the start; streams alone may become fewer.
+fn limits_of(most: Parallelism, start: Parallelism) -> TuningLimits {
+    let raise = |max: Parallelism, stage| max.with(stage, most.at(stage).max(start.at(stage)));
     TuningLimits {
-        min: min.with(PipelineStage::Readers, 1),
-        max: max.with(PipelineStage::Readers, readers),
+        min: start.with(PipelineStage::Streams, 1),
+        max: PipelineStage::ALL.into_iter().fold(start, raise),
+    }
+}
+
+/// Settings that change the workers of a transfer.
+fn changes(from: Parallelism, to: Parallelism) -> Settings {
+    let change = |stage| Some(to.at(stage)).filter(|workers| *workers != from.at(stage));
+    Settings {
+        readers: change(PipelineStage::Readers),
+        streams: change(PipelineStage::Streams),
+        writers: change(PipelineStage::Writers),
+        ..Settings::default()
     }
 }
 
@@ -196,14 +201,14 @@ impl AutoTuner {
         shared: Option<SearchMembership>,
     ) -> Self {
         let start = Parallelism::streams(start);
-        let limits = limits_of(TUNED_STREAMS_MAX, start.readers, start);
+        let limits = limits_of(Parallelism::streams(TUNED_STREAMS_MAX), start);
         Self {
             mode: TuningMode::Auto,
             controller: KneeController::new(warm_start(start, known), limits),
             shared,
             is_sharing: false,
             start,
-            readers_max: None,
+            workers_max: None,
             known,
             has_known: false,
             allotted_max: None,
@@ -226,8 +231,8 @@ impl AutoTuner {
         self.ended.is_none() && self.meter.is_due(end.session().id)
     }
 
-    /// Takes a sample of a running end. Returns the streams and readers that it should have from now on, if they change.
-    pub(super) fn tick(&mut self, end: &Endpoint, bounds: TuningBounds) -> Option<Parallelism> {
+    /// Takes a sample of a running end. Returns the settings that both ends should change.
+    pub(super) fn tick(&mut self, end: &Endpoint, bounds: TuningBounds) -> Option<Settings> {
         if self.ended.is_some() {
             return None;
         }
@@ -237,25 +242,25 @@ impl AutoTuner {
         };
         let session = end.session();
         let work = &sender.0.work;
-        self.begin_with_readers(work.readers.size(), work.may_tune_readers());
-        let streams = session.wanted_streams.load(Ordering::SeqCst);
-        if self.meter.has_sampled(session.id) {
-            self.ended = match () {
-                () if streams != self.wanted.streams => Some("the streams were changed by hand"),
-                () if work.readers.size() != self.wanted.readers => {
-                    Some("the readers were changed by hand")
+        let workers = work.workers();
+        let workers_max = self.begin_with(workers, |stage| work.may_tune(stage));
+        if self.meter.has_sampled(session.id) && workers != self.wanted {
+            self.ended = Some(match self.wanted {
+                Parallelism { streams, .. } if streams != workers.streams => {
+                    "the streams were changed by hand"
                 }
-                () => None,
-            };
-            if self.ended.is_some() {
-                self.leave();
-                return None;
-            }
+                Parallelism { readers, .. } if readers != workers.readers => {
+                    "the readers were changed by hand"
+                }
+                _ => "the writers were changed by hand",
+            });
+            self.leave();
+            return None;
         }
         if bounds.mode != self.mode
-            && let Some(settings) = self.switch(bounds.mode)
+            && let Some(target) = self.switch(bounds.mode)
         {
-            return Some(settings);
+            return Some(changes(workers, target));
         }
         if self.mode == TuningMode::Off {
             return None;
@@ -266,23 +271,24 @@ impl AutoTuner {
         let is_limited = session.pace.rate_bps().is_some();
         let sharing = bounds.sharing.filter(|_| self.mode == TuningMode::Auto && !is_limited);
         self.share(sharing.is_some());
-        let most = sharing.map_or(bounds.streams_max, |sharing| sharing.streams_max);
-        // A reader without a block waits likewise.
-        let readers = self.readers_max.map_or(self.start.readers, |most| most.min(blocks));
-        let limits = limits_of(most.min(blocks), readers, self.start);
-        let limits = match self.allotted_max {
-            Some(most) if most < limits.max.streams => limits_of(most, readers, self.start),
-            _ => limits,
+        let streams_max = sharing.map_or(bounds.streams_max, |sharing| sharing.streams_max);
+        let streams_max = streams_max.min(self.allotted_max.unwrap_or(u16::MAX));
+        let most = Parallelism {
+            // A reader without a block waits, too. The blocks for writers are those of the other end.
+            readers: workers_max.readers.min(blocks),
+            streams: workers_max.streams.min(streams_max).min(blocks),
+            writers: workers_max.writers,
         };
+        let limits = limits_of(most, self.start);
         if limits != self.limits {
             self.limits = limits;
             self.controller.set_limits(limits);
         }
         let sample = self.meter.sample(&sender.0)?;
-        let Parallelism { streams, readers, .. } = sample.active;
+        let workers = sample.active;
         let rate_bps = sample.rate_bps() as u64;
         let at = self.started.elapsed();
-        self.series.add(RatePoint { at, rate_bps, streams });
+        self.series.add(RatePoint { at, rate_bps, streams: workers.streams });
         if self.samples.len() == SAMPLES_MAX {
             self.samples.pop_front();
         }
@@ -300,7 +306,7 @@ impl AutoTuner {
             let reason = ChangeReason::WarmStart { change, transfers };
             let (limit, decision) = (BindingLimit::of(&sample), TunerDecision { target, reason });
             let transfers = 1;
-            self.keep(TuningRecord { at, rate_bps, streams, readers, limit, decision, transfers });
+            self.keep(TuningRecord { at, rate_bps, workers, limit, decision, transfers });
         }
         if self.mode == TuningMode::History {
             return None;
@@ -311,15 +317,7 @@ impl AutoTuner {
             self.latest = Some(reason_text(&decision, transfers));
             if decision.reason.is_notable() {
                 let limit = BindingLimit::of(&sample);
-                self.keep(TuningRecord {
-                    at,
-                    rate_bps,
-                    streams,
-                    readers,
-                    limit,
-                    decision,
-                    transfers,
-                });
+                self.keep(TuningRecord { at, rate_bps, workers, limit, decision, transfers });
             }
         }
         if target == self.wanted {
@@ -328,8 +326,7 @@ impl AutoTuner {
         let why = self.latest.as_deref().unwrap_or_default();
         if self.mode == TuningMode::Auto {
             tracing::info!("tunes to {}: {why}", TunedSettings(target));
-            self.wanted = target;
-            return Some(target);
+            return Some(changes(std::mem::replace(&mut self.wanted, target), target));
         }
         tracing::info!("would tune to {}: {why}", TunedSettings(target));
         // The step is not taken, and the next sample would not show it.
@@ -338,18 +335,28 @@ impl AutoTuner {
         None
     }
 
-    /// Learns the readers of the sending end, once, and whether more of them may be tried.
-    fn begin_with_readers(&mut self, readers: u16, may_tune: bool) {
-        if self.readers_max.is_some() {
-            return;
+    /// Learns the readers and writers that the transfer begins with, once, and whether more may be tried. Returns the most
+    /// workers of each stage.
+    fn begin_with(
+        &mut self,
+        workers: Parallelism,
+        may_tune: impl Fn(PipelineStage) -> bool,
+    ) -> Parallelism {
+        if let Some(most) = self.workers_max {
+            return most;
         }
-        let most = if may_tune { TUNED_READERS_MAX } else { readers };
-        self.readers_max = Some(most);
-        for settings in [&mut self.start, &mut self.wanted] {
-            settings.readers = readers;
+        let mut most = Parallelism::streams(TUNED_STREAMS_MAX);
+        for stage in [PipelineStage::Readers, PipelineStage::Writers] {
+            let threads = workers.at(stage);
+            self.start = self.start.with(stage, threads);
+            self.wanted = self.wanted.with(stage, threads);
+            most = most.with(stage, if may_tune(stage) { TUNED_THREADS_MAX } else { threads });
         }
-        self.limits = limits_of(self.limits.max.streams, most, self.start);
+        self.workers_max = Some(most);
+        let streams_max = self.limits.max.streams;
+        self.limits = limits_of(most.with(PipelineStage::Streams, streams_max), self.start);
         self.controller = KneeController::new(warm_start(self.start, self.known), self.limits);
+        most
     }
 
     /// Begins or ends to share the search. Alone it goes on from the streams that it has.
@@ -425,7 +432,8 @@ impl AutoTuner {
         self.known = None;
         self.start.streams = streams;
         self.wanted.streams = streams;
-        self.limits = limits_of(streams, self.readers_max.unwrap_or_default(), self.start);
+        let most = self.workers_max.unwrap_or(self.start);
+        self.limits = limits_of(most.with(PipelineStage::Streams, streams), self.start);
         self.go_on();
         self.leave();
         false
@@ -492,18 +500,33 @@ mod tests {
     }
 
     #[test]
-    fn readers_stay_within_limits() {
+    fn threads_stay_within_limits() {
+        const FIRST: Parallelism = Parallelism { readers: 2, streams: 4, writers: 8 };
+        let limits = |tuner: &AutoTuner| {
+            let TuningLimits { min, max } = tuner.limits;
+            [(min.readers, max.readers), (min.writers, max.writers)]
+        };
         let mut tuner = AutoTuner::new(4, None, None);
-        tuner.begin_with_readers(2, true);
-        let readers = |tuner: &AutoTuner| (tuner.limits.min.readers, tuner.limits.max.readers);
-        assert_eq!((tuner.start.readers, readers(&tuner)), (2, (1, TUNED_READERS_MAX)));
-        tuner.begin_with_readers(9, true);
-        assert_eq!(tuner.start.readers, 2, "those of the first session count");
-        assert!(!tuner.allot(8));
-        assert_eq!((tuner.wanted.readers, readers(&tuner)), (2, (1, TUNED_READERS_MAX)));
-        let mut fixed = AutoTuner::new(4, None, None);
-        fixed.begin_with_readers(2, false);
-        assert_eq!(readers(&fixed), (2, 2), "a request, or a digest in file order, sets them");
+        tuner.begin_with(FIRST, |_| true);
+        let most = TUNED_THREADS_MAX;
+        assert_eq!((tuner.start, limits(&tuner)), (FIRST, [(2, most), (8, most)]));
+        tuner.begin_with(Parallelism { readers: 9, streams: 9, writers: 9 }, |_| true);
+        assert_eq!(tuner.start, FIRST, "those of the first session count");
+        assert!(!tuner.allot(6));
+        assert_eq!(tuner.wanted, FIRST.with(PipelineStage::Streams, 6));
+        assert_eq!(limits(&tuner), [(2, most), (8, most)]);
+        // A request, or a digest in file order, sets them.
+        let mut named = AutoTuner::new(4, None, None);
+        named.begin_with(FIRST, |stage| stage == PipelineStage::Readers);
+        assert_eq!(limits(&named), [(2, most), (8, 8)]);
+    }
+
+    #[test]
+    fn unchanged_settings_are_not_sent() {
+        let first = Parallelism { readers: 2, streams: 4, writers: 8 };
+        assert_eq!(changes(first, first), Settings::default());
+        let settings = changes(first, first.with(PipelineStage::Writers, 16));
+        assert_eq!(settings, Settings { writers: Some(16), ..Settings::default() });
     }
 
     #[test]

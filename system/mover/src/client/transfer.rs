@@ -12,7 +12,6 @@ use penstock_protocol::link::ControlLink;
 use penstock_protocol::open::{Mark, Opened, Request};
 use penstock_protocol::proof::Nonces;
 use penstock_sys::event::EventFd;
-use penstock_tuner::Parallelism;
 
 use super::auto_tuner::AutoTuner;
 use super::stream_transports::StreamTransports;
@@ -364,7 +363,7 @@ impl TransferState {
         }
     }
 
-    /// Lets the tuner, if there is one, take a sample that is due and change the streams and readers of `end`.
+    /// Lets the tuner, if there is one, take a sample that is due and change the settings of both ends.
     pub(super) fn tune(&self, end: &Endpoint) {
         let (Some(tuner), StreamTuning::Tuned { bounds, .. }) = (&self.tuner, &self.plan.tuning)
         else {
@@ -381,9 +380,8 @@ impl TransferState {
             sharing.streams_max = sharing.streams_max.min(peer_max);
         }
         let mut tuner = lock(tuner);
-        if let Some(Parallelism { streams, readers, .. }) = tuner.tick(end, bounds) {
-            let (streams, readers) = (Some(streams), Some(readers));
-            self.change(Settings { streams, readers, ..Settings::default() });
+        if let Some(settings) = tuner.tick(end, bounds) {
+            self.change(settings);
         }
     }
 

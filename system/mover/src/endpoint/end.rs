@@ -120,8 +120,8 @@ impl Endpoint {
     #[must_use]
     pub fn threads(&self) -> (u16, u16) {
         match self {
-            Self::Send(end) => (end.0.work.readers.size(), 0),
-            Self::Receive(end) => (0, end.0.work.writers.size()),
+            Self::Send(end) => (end.0.work.readers.size.get(), 0),
+            Self::Receive(end) => (0, end.0.work.writers.size.get()),
         }
     }
 

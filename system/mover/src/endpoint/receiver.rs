@@ -156,11 +156,18 @@ impl ReceiverEnd {
         self.work.session.end(SessionOutcome::Cancelled(reason.to_owned()));
     }
 
+    /// Starts the missing writers of every device.
+    fn start_writers(&self) {
+        let devices = self.work.writers.devices();
+        devices.into_iter().for_each(|device| writer::spawn_missing(&self.work, device));
+    }
+
     /// Applies settings to this end.
     pub fn apply(&self, settings: &Settings) {
         self.work.session.apply(settings);
         if let Some(writers) = settings.writers {
-            self.work.set_writers(writers);
+            self.work.writers.size.set(writers);
+            self.start_writers();
         }
     }
 }
@@ -207,8 +214,7 @@ impl ControlEndpoint for ReceiverControl {
     }
 
     fn tick(&self) {
-        let work = &self.0.work;
-        work.writers.devices().into_iter().for_each(|device| writer::spawn_missing(work, device));
+        self.0.start_writers();
         self.0.work.pass_warnings();
         let report = self.0.work.session.report();
         self.0.work.machine.lock().report(report);

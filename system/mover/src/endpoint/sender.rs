@@ -254,8 +254,11 @@ impl SenderEnd {
     pub fn apply(&self, settings: &Settings) {
         self.work.session.apply(settings);
         if let Some(readers) = settings.readers {
-            self.work.set_readers(readers);
+            self.work.readers.size.set(readers);
             self.start_readers();
+        }
+        if let Some(writers) = settings.writers {
+            self.work.writers.set(writers);
         }
     }
 }

@@ -85,11 +85,7 @@ impl TuningMeter {
             interval_us,
             // Not the bytes written: a new stream would count what its send buffer takes.
             bytes: since(tcp.acked_bytes, before.acked_bytes),
-            active: Parallelism {
-                streams: report.streams,
-                readers: end.work.readers.size(),
-                writers: 1,
-            },
+            active: Parallelism { streams: report.streams, ..end.work.workers() },
             tcp: TcpDifferences {
                 delivery_rate_bps: None,
                 busy_us: Some(since(tcp.busy_us, before.busy_us)),

@@ -3,17 +3,60 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use penstock_protocol::digest::Algorithm;
+
 use crate::base::limits::THREADS_PER_DEVICE_MAX;
 use crate::base::lock::lock;
 use crate::base::spawn::spawn;
 use crate::base::sync::Mutex;
 use crate::base::sync::thread::JoinHandle;
 
+/// Number of readers or of writers for each device, at this end or at the other one.
+#[derive(Debug)]
+pub(crate) struct ThreadCount {
+    count: AtomicU16,
+    /// Set where a digest in file order needs blocks in file order: one thread stays.
+    is_serial: bool,
+    /// Set where the request names the number.
+    is_named: bool,
+}
+
+impl ThreadCount {
+    /// Creates the number of a request, else the default.
+    #[must_use]
+    pub(crate) fn new(named: Option<u16>, default: u16, algorithm: Algorithm) -> Self {
+        let is_serial = !algorithm.combines();
+        let one = Self { count: AtomicU16::new(1), is_serial, is_named: named.is_some() };
+        one.set(named.unwrap_or(default));
+        one
+    }
+
+    /// Sets the number, clamped to 1..=[`THREADS_PER_DEVICE_MAX`].
+    pub(crate) fn set(&self, threads: u16) {
+        if !self.is_serial {
+            self.count.store(threads.clamp(1, THREADS_PER_DEVICE_MAX), Ordering::SeqCst);
+        }
+    }
+
+    /// Number of threads for each device.
+    #[must_use]
+    pub(crate) fn get(&self) -> u16 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// True where neither the request nor a digest in file order sets the number.
+    #[must_use]
+    pub(crate) fn may_tune(&self) -> bool {
+        !self.is_serial && !self.is_named
+    }
+}
+
 /// Reader or writer threads of one end.
 #[derive(Debug)]
 pub(crate) struct WorkerPool {
     name: &'static str,
-    size: AtomicU16,
+    /// Number of threads for each device; missing ones start with [`Self::spawn_missing`].
+    pub(crate) size: ThreadCount,
     /// Threads by device and number.
     threads: Mutex<BTreeMap<u64, BTreeMap<u16, JoinHandle<()>>>>,
 }
@@ -21,26 +64,14 @@ pub(crate) struct WorkerPool {
 impl WorkerPool {
     /// Creates a pool without threads; `name` is the thread name.
     #[must_use]
-    pub(crate) fn new(name: &'static str, threads: u16) -> Self {
-        let size = AtomicU16::new(threads.clamp(1, THREADS_PER_DEVICE_MAX));
+    pub(crate) fn new(name: &'static str, size: ThreadCount) -> Self {
         Self { name, size, threads: Mutex::default() }
-    }
-
-    /// Sets the number of threads per device, clamped to 1..=[`THREADS_PER_DEVICE_MAX`].
-    pub(crate) fn resize(&self, threads: u16) {
-        self.size.store(threads.clamp(1, THREADS_PER_DEVICE_MAX), Ordering::SeqCst);
-    }
-
-    /// Number of threads per device.
-    #[must_use]
-    pub(crate) fn size(&self) -> u16 {
-        self.size.load(Ordering::SeqCst)
     }
 
     /// True while thread `number` of a device should continue.
     #[must_use]
     pub(crate) fn keeps(&self, number: u16) -> bool {
-        number < self.size()
+        number < self.size.get()
     }
 
     /// Devices for which threads were ever spawned.
@@ -58,7 +89,7 @@ impl WorkerPool {
         let mut threads = lock(&self.threads);
         let running = threads.entry(device).or_default();
         running.retain(|_, thread| !thread.is_finished());
-        for number in 0..self.size() {
+        for number in 0..self.size.get() {
             running.entry(number).or_insert_with(|| spawn(self.name, work(number)));
         }
     }

@@ -17,13 +17,11 @@ use super::file::SinkFile;
 use super::shared_machine::{HasWork, SharedMachine};
 use super::task_queues::TaskQueues;
 use crate::base::engine::Engine;
+use crate::base::limits::WRITERS_DEFAULT;
 use crate::base::lock::lock;
 use crate::session::close::CloseOnEnd;
 use crate::session::state::Session;
-use crate::session::worker_pool::WorkerPool;
-
-/// Default number of writer threads per device.
-const WRITERS_DEFAULT: u16 = 8;
+use crate::session::worker_pool::{ThreadCount, WorkerPool};
 
 /// Task of a writer.
 #[derive(Debug)]
@@ -83,28 +81,22 @@ impl SinkWork {
     /// Creates the sink of a session; nothing is written before its planner runs.
     #[must_use]
     pub(crate) fn new(session: Session, engine: Engine, destination: Destination) -> Self {
-        let wanted = session.options.settings.writers.unwrap_or(WRITERS_DEFAULT);
-        let wanted = if session.options.algorithm.combines() { wanted } else { 1 };
+        let options = &session.options;
+        let algorithm = options.algorithm;
+        let writers = ThreadCount::new(options.settings.writers, WRITERS_DEFAULT, algorithm);
         let tasks = Arc::new(TaskQueues::default());
         let closed_at_end: Arc<dyn CloseOnEnd> = Arc::<TaskQueues<WriteTask>>::clone(&tasks);
         session.close_at_end(closed_at_end);
         let pack_device = AtomicU64::new(destination.base().device);
         Self {
             engine,
-            machine: SharedMachine::new(Receiver::new(session.options.algorithm)),
+            machine: SharedMachine::new(Receiver::new(algorithm)),
             sinks: Mutex::default(),
             tasks,
-            writers: WorkerPool::new("write", wanted),
+            writers: WorkerPool::new("write", writers),
             pack_device,
             destination,
             session,
-        }
-    }
-
-    /// Sets the number of writers for each device. A digest in file order keeps one, since it needs blocks in file order.
-    pub(crate) fn set_writers(&self, writers: u16) {
-        if self.session.options.algorithm.combines() {
-            self.writers.resize(writers);
         }
     }
 

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use penstock_protocol::open::Existing;
 use penstock_protocol::sender::{FrameTask, ReadOutcome, Sender, SourceEntry};
 use penstock_sys::buffer::Buffer;
 use penstock_sys::fs::{self, Dir, Open};
+use penstock_tuner::{Parallelism, PipelineStage};
 
 use super::open_sources::{OpenSource, OpenSources};
 use super::ready_queue::ReadyQueue;
@@ -24,13 +26,11 @@ use super::sent_buffers::SentBuffers;
 use crate::base::convert::{native, time};
 use crate::base::engine::Engine;
 use crate::base::file_digest::catch_up;
+use crate::base::limits::{READERS_DEFAULT, WRITERS_DEFAULT};
 use crate::base::lock::{lock, wait};
 use crate::session::close::CloseOnEnd;
 use crate::session::state::Session;
-use crate::session::worker_pool::WorkerPool;
-
-/// Default number of reader threads per device.
-const READERS_DEFAULT: u16 = 2;
+use crate::session::worker_pool::{ThreadCount, WorkerPool};
 
 /// Smaller files are read through the page cache: direct I/O costs more than it saves.
 const DIRECT_BYTES_MIN: u64 = 1 << 20;
@@ -76,6 +76,8 @@ pub(crate) struct SourceWork {
     serial: Mutex<HashMap<u64, Serial>>,
     /// Reader threads, per device.
     pub readers: WorkerPool,
+    /// Writers that the receiving end was asked for.
+    pub(crate) writers: ThreadCount,
 }
 
 impl SourceWork {
@@ -90,8 +92,9 @@ impl SourceWork {
         let ready = Arc::new(ReadyQueue::default());
         let closed_at_end: Arc<dyn CloseOnEnd> = Arc::<ReadyQueue<ReadyBlock>>::clone(&ready);
         session.close_at_end(closed_at_end);
-        let wanted = options.settings.readers.unwrap_or(READERS_DEFAULT);
-        let wanted = if options.algorithm.combines() { wanted } else { 1 };
+        let (settings, algorithm) = (&options.settings, options.algorithm);
+        let readers = ThreadCount::new(settings.readers, READERS_DEFAULT, algorithm);
+        let writers = ThreadCount::new(settings.writers, WRITERS_DEFAULT, algorithm);
         Self {
             engine,
             ready,
@@ -102,21 +105,25 @@ impl SourceWork {
             work: Condvar::new(),
             room: Condvar::new(),
             serial: Mutex::default(),
-            readers: WorkerPool::new("read", wanted),
+            readers: WorkerPool::new("read", readers),
+            writers,
             session,
         }
     }
 
-    /// Sets the number of readers for each device. A digest in file order keeps one, since it needs blocks in file order.
-    pub(crate) fn set_readers(&self, readers: u16) {
-        if self.algorithm().combines() {
-            self.readers.resize(readers);
-        }
+    /// Workers that each stage of the transfer should have.
+    pub(crate) fn workers(&self) -> Parallelism {
+        let streams = self.session.wanted_streams.load(Ordering::SeqCst);
+        Parallelism { readers: self.readers.size.get(), streams, writers: self.writers.get() }
     }
 
-    /// True where neither the request nor a digest in file order sets the number of readers.
-    pub(crate) fn may_tune_readers(&self) -> bool {
-        self.session.options.settings.readers.is_none() && self.algorithm().combines()
+    /// True where neither the request nor a digest in file order sets the workers of a stage.
+    pub(crate) fn may_tune(&self, stage: PipelineStage) -> bool {
+        match stage {
+            PipelineStage::Readers => self.readers.size.may_tune(),
+            PipelineStage::Streams => self.algorithm().combines(),
+            PipelineStage::Writers => self.writers.may_tune(),
+        }
     }
 
     /// Digest algorithm of whole files.
