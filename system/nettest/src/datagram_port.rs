@@ -161,20 +161,17 @@ impl DatagramPort {
             if answered > STRAYS_MAX {
                 return;
             }
-            let Some((socket, reply)) = self.open(&datagram, from, &mut queue) else { continue };
-            if let Some(reply) = reply {
-                let _ = socket.send(&reply);
-            }
+            let _ = self.open(&datagram, from, &mut queue);
         }
     }
 
-    /// Opens the stream of a hello; returns its socket and the answer.
+    /// Opens the stream of a hello and answers it; none where no test expects it.
     fn open(
         &self,
         datagram: &[u8],
         from: SocketAddr,
         strays: &mut Vec<(Vec<u8>, SocketAddr)>,
-    ) -> Option<(UdpSocket, Option<[u8; 4]>)> {
+    ) -> Option<()> {
         let client = from.ip().to_canonical();
         let mut waiting = self.lock();
         let (test, (index, reply)) = waiting
@@ -183,9 +180,13 @@ impl DatagramPort {
             .find_map(|test| test.opens(datagram).map(|opened| (test, opened)))?;
         let socket = accept_datagrams(test.local, from).ok()?;
         Self::take_strays(&socket, from, strays).ok()?;
-        test.streams.try_send((index, socket.try_clone().ok()?)).ok()?;
+        // The test may send as soon as it has its last stream: clients of iperf3 take what arrives first for the answer.
+        if let Some(reply) = reply {
+            let _ = socket.send(&reply);
+        }
+        test.streams.try_send((index, socket)).ok()?;
         test.opened(index);
-        Some((socket, reply))
+        Some(())
     }
 
     /// Takes the datagrams of other clients from a new socket, which shared their port for a moment.
