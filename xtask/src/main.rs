@@ -75,6 +75,8 @@ enum BenchSubject {
     Controller(bench::controller::Options),
     /// The collector from UDP to stored minutes, and samples per CPU second against goflow2 and sfacctd.
     Telemetry(bench::telemetry::Options),
+    /// Rates and processor time by the count of streams or threads, on a machine with many processors.
+    Scaling(bench::scaling::Options),
     /// Controllers of transfers on the modelled path, and their regret.
     Tuner(bench::tuner::Options),
 }
@@ -167,6 +169,7 @@ fn run_bench(subject: &BenchSubject) -> Result<()> {
         BenchSubject::Lab(options) => bench::lab::run(options),
         BenchSubject::Controller(options) => bench::controller::run(options),
         BenchSubject::Telemetry(options) => bench::telemetry::run(options),
+        BenchSubject::Scaling(options) => bench::scaling::run(options),
         BenchSubject::Tuner(options) => bench::tuner::run(options),
     }
 }

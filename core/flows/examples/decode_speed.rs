@@ -4,7 +4,7 @@
 //! divide the datagrams by exporter, as the collector does, and merge the sums of each second. The samples are those of a
 //! site: frames of 9018 bytes with a VLAN tag; 90 % are IPv6, of which a third has a flow label of a registered pair, a
 //! third a Destination Options header and the rest a random label; 20,000 flows between 400 hosts; a switch record and
-//! 128 bytes of header in each sample; datagrams of 1400 bytes from eight agents. Flow sizes are log-uniform (1 % of the
+//! 128 bytes of header in each sample; datagrams of 1400 bytes from eight agents, from 64 in rows of several threads. Flow sizes are log-uniform (1 % of the
 //! flows have half of the packets) or, as the worst case for CPU caches, equal. Measures the CPU time of its threads, and
 //! for several threads the elapsed time, too.
 
@@ -27,8 +27,10 @@ use penstock_scitags::{FlowLabel, Registry, option};
 
 const RANDOM_SEED: u64 = 0x5EED;
 const FLOW_COUNT: u64 = 20_000;
-const SAMPLES_PER_AGENT: u32 = 4_000;
+const SAMPLE_COUNT: u32 = 32_000;
 const AGENT_COUNT: u32 = 8;
+/// Agents of the rows of several threads: enough that their hashes divide them evenly.
+const MANY_AGENTS: u32 = 64;
 
 /// Rounds of one second at 2.5 million samples per second.
 const ROUNDS_PER_SECOND: u32 = 78;
@@ -69,18 +71,19 @@ fn header(flow: u64) -> [u8; 128] {
     bytes.try_into().unwrap()
 }
 
-fn datagrams(alike: bool) -> (Vec<Vec<u8>>, u64) {
+fn datagrams(alike: bool, agents: u32) -> (Vec<Vec<u8>>, u64) {
+    let per_agent = SAMPLE_COUNT / agents;
     let (mut random, mut datagrams, mut samples) = (Random::new(RANDOM_SEED), Vec::new(), 0);
-    let headers: Vec<_> = (0..FLOW_COUNT + u64::from(AGENT_COUNT)).map(header).collect();
-    for agent in 0..AGENT_COUNT {
+    let headers: Vec<_> = (0..FLOW_COUNT + u64::from(agents)).map(header).collect();
+    for agent in 0..agents {
         let mut encoder = Encoder::new(IpAddr::from([192, 0, 2, agent as u8]), 0, DATAGRAM_BYTES);
-        for sequence in 1..=SAMPLES_PER_AGENT {
+        for sequence in 1..=per_agent {
             let share = random.next_bits() as f64 / u64::MAX as f64;
             let skewed = (FLOW_COUNT as f64).powf(share) as u64;
             let flow = if alike { random.next_bits() } else { skewed };
             // Each flow is sampled by one agent.
-            let flow = (flow % FLOW_COUNT / u64::from(AGENT_COUNT) * u64::from(AGENT_COUNT))
-                + u64::from(agent);
+            let flow =
+                (flow % FLOW_COUNT / u64::from(agents) * u64::from(agents)) + u64::from(agent);
             let port = flow as u32 % 32 + 1;
             let head = FlowHead {
                 sequence,
@@ -108,12 +111,11 @@ fn datagrams(alike: bool) -> (Vec<Vec<u8>>, u64) {
             samples += 1;
             datagrams.extend(encoder.flow(sequence, &head, &records).unwrap());
         }
-        datagrams.extend(encoder.take(SAMPLES_PER_AGENT));
+        datagrams.extend(encoder.take(per_agent));
     }
     // Interleaves the datagrams of the agents.
-    let each = datagrams.len() / AGENT_COUNT as usize;
-    let turns =
-        (0..datagrams.len()).map(|at| at % AGENT_COUNT as usize * each + at / AGENT_COUNT as usize);
+    let each = datagrams.len() / agents as usize;
+    let turns = (0..datagrams.len()).map(|at| at % agents as usize * each + at / agents as usize);
     (turns.map(|at| datagrams[at].clone()).collect(), samples)
 }
 
@@ -154,7 +156,7 @@ fn measure(name: &str, seconds: f64, samples: u64, mut round: impl FnMut()) {
 
 fn main() {
     let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(3.0);
-    let (bytes, samples) = datagrams(false);
+    let (bytes, samples) = datagrams(false, AGENT_COUNT);
     measure("decode only: records", seconds, samples, || {
         for datagram in &bytes {
             for sample in SflowDatagram::read(datagram).unwrap().samples().flatten() {
@@ -174,11 +176,12 @@ fn main() {
             }
         }
     });
-    all("all, flows of all sizes", seconds, bytes.clone(), samples);
-    for count in [1, 2, 4] {
-        threads(count, seconds, &bytes, samples);
+    all("all, flows of all sizes", seconds, bytes, samples);
+    let (many, samples_of_many) = datagrams(false, MANY_AGENTS);
+    for count in [1, 2, 4, 8, 16] {
+        threads(count, seconds, &many, samples_of_many);
     }
-    let (bytes, samples) = datagrams(true);
+    let (bytes, samples) = datagrams(true, AGENT_COUNT);
     all("all, flows alike", seconds, bytes, samples);
 }
 
@@ -227,7 +230,7 @@ fn threads(count: usize, seconds: f64, datagrams: &[Vec<u8>], samples: u64) {
         return;
     }
     let from = SocketAddr::from(([192, 0, 2, 200], 6343));
-    let each = datagrams.len() as u32 / AGENT_COUNT;
+    let each = datagrams.len() as u32 / MANY_AGENTS;
     let shared = Arc::new(ShardLimits::new(count));
     let mut shards: Vec<_> = (0..count).map(|_| (intake(&shared), Vec::new())).collect();
     for datagram in datagrams {

@@ -81,6 +81,19 @@ pub(super) fn facts(root: &Path, work: &Path) -> Result<MachineFacts> {
     })
 }
 
+/// NUMA nodes that the kernel shows; one where it shows none.
+pub(super) fn numa_nodes() -> usize {
+    let entries = std::fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
+    let is_node =
+        |name: &str| name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok());
+    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_node)).count().max(1)
+}
+
+/// Processor time of the ended child processes.
+pub(super) fn children_seconds() -> f64 {
+    super::process::reaped_ticks() as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
 /// Default congestion control in this network namespace.
 pub(super) fn congestion_control() -> String {
     read("/proc/sys/net/ipv4/tcp_congestion_control").trim().to_owned()

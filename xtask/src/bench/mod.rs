@@ -17,6 +17,7 @@ mod movers;
 mod process;
 mod reference;
 mod report;
+pub mod scaling;
 pub mod telemetry;
 pub mod tuner;
 mod work;

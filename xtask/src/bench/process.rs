@@ -237,7 +237,7 @@ fn descendants(pid: u32) -> Vec<u32> {
 }
 
 /// Processor time of the children this process has waited for.
-fn reaped_ticks() -> u64 {
+pub(super) fn reaped_ticks() -> u64 {
     stat_ticks("/proc/self/stat", &[13, 14])
 }
 

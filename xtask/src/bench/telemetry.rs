@@ -31,6 +31,7 @@ use super::{machine, succeed};
 use crate::workspace_root;
 
 mod cost;
+pub(super) mod scaling;
 
 /// Samples per second that the collector promises to receive without loss.
 const PROMISED_SAMPLES_PER_S: f64 = 600_000.0;
@@ -74,6 +75,8 @@ pub struct Options {
 struct SflowLoad {
     datagrams: Vec<Vec<u8>>,
     samples: Vec<u64>,
+    /// Last octet of the first agent's address.
+    first_agent: u8,
     numbers: [u32; AGENT_COUNT],
     next: usize,
 }
@@ -99,11 +102,14 @@ fn header(flow: u64) -> [u8; 128] {
 }
 
 impl SflowLoad {
-    fn new() -> Result<Self> {
+    fn new(first_agent: u8) -> Result<Self> {
         let (mut random, mut datagrams, mut samples) =
             (Random::new(0x5EED), Vec::new(), Vec::new());
         let mut encoders: Vec<_> = (0..AGENT_COUNT)
-            .map(|agent| Encoder::new(IpAddr::from([192, 0, 2, agent as u8]), 0, DATAGRAM_BYTES))
+            .map(|agent| {
+                let address = [192, 0, 2, first_agent + agent as u8];
+                Encoder::new(IpAddr::from(address), 0, DATAGRAM_BYTES)
+            })
             .collect();
         let (mut sequence, mut gathered) = ([0_u32; AGENT_COUNT], [0; AGENT_COUNT]);
         let headers: Vec<_> = (0..FLOW_COUNT).map(header).collect();
@@ -139,7 +145,7 @@ impl SflowLoad {
                 }
             }
         }
-        Ok(Self { datagrams, samples, numbers: [0; AGENT_COUNT], next: 0 })
+        Ok(Self { datagrams, samples, first_agent, numbers: [0; AGENT_COUNT], next: 0 })
     }
 
     /// Sends `rate` samples a second; returns the datagrams and samples sent.
@@ -156,7 +162,7 @@ impl SflowLoad {
             }
             let end = (self.next + DATAGRAMS_PER_CALL_MAX / 2).min(self.datagrams.len());
             for datagram in &mut self.datagrams[self.next..end] {
-                let agent = usize::from(datagram[11]);
+                let agent = usize::from(datagram[11] - self.first_agent);
                 self.numbers[agent] += 1;
                 datagram[16..20].copy_from_slice(&self.numbers[agent].to_be_bytes());
             }
@@ -460,7 +466,7 @@ pub fn run(options: &Options) -> Result<()> {
         goflow2: options.goflow2.clone(),
         dir: tempfile::tempdir()?,
     };
-    let (time, mut load) = (Duration::from_secs(options.seconds.max(1)), SflowLoad::new()?);
+    let (time, mut load) = (Duration::from_secs(options.seconds.max(1)), SflowLoad::new(0)?);
     let mut rates = Vec::new();
     let large = [1.0, 2.0, 4.0].map(|factor| (factor, BUFFER_BYTES));
     for (factor, buffer) in large.into_iter().chain([(4.0, SMALL_BUFFER_BYTES)]) {
