@@ -474,6 +474,30 @@ fn lists_names_and_directions() {
     assert_no_leftovers(&here, &env.state);
 }
 
+/// Blocks of one file in memory are written by all writers at once.
+#[test]
+fn copies_arrive_in_memory() {
+    let env = TestEnv::new();
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let root = memory.path().join("root");
+    fs::create_dir(&root).unwrap();
+    let agent = Agent::start(&env.state, &root, "127.0.0.1:0", &[]);
+    let source = env.path("sizes");
+    fs::create_dir(&source).unwrap();
+    let mut random = seeded(51);
+    for (name, bytes) in [("a", 4_194_303), ("b", 4_194_304), ("c", 12_345_679), ("d", 40 << 20)] {
+        write_file(&mut random, &source.join(name), bytes);
+    }
+    for more in [&[][..], &["--protect", "full"], &["--inplace"], &["--checksum", "sha256"]] {
+        let mut command = env.cp(&["-r", "--block", "1MiB", "--streams", "8"]);
+        let done = run(command.args(more).arg(&source).arg(agent.url(""))).good();
+        assert_same(&source, &root.join("sizes"));
+        assert_eq!(done.json["engine_remote"], "mapped", "{done:?}");
+        fs::remove_dir_all(root.join("sizes")).unwrap();
+    }
+    assert_no_leftovers(&root, &env.state);
+}
+
 /// A list of paths at an agent, with names of any bytes, directories, and missing files.
 #[test]
 fn files_from_selects_pulled_paths() {

@@ -13,6 +13,7 @@ use std::io;
 mod dir;
 mod entries;
 mod file;
+mod mapped;
 mod open;
 mod path;
 mod rename;
@@ -29,6 +30,7 @@ pub use file::{
     read_at_most, read_exact_at, set_direct, set_file_mode, set_file_owner, set_file_times, space,
     start_writeback, sync_all, sync_data, try_lock, write_all_at,
 };
+pub use mapped::MappedFile;
 pub use open::Open;
 pub use sparse::{DataSegments, data_segments, next_data, next_hole};
 pub use stat::{Kind, Stat, Timestamp, stat_file};

@@ -20,10 +20,11 @@ use std::sync::{Arc, Mutex};
 
 use penstock_protocol::digest::Serial;
 use penstock_protocol::manifest::Entry;
-use penstock_sys::fs::{Open, Stat};
+use penstock_sys::fs::{MappedFile, Open, Stat};
 
 use super::file_locks::SinkFileLock;
 use super::storage::{DirectoryHandle, StoredFile};
+use crate::base::engine::Engine;
 use crate::base::lock::lock;
 
 /// An open directory at the destination.
@@ -97,8 +98,19 @@ pub(super) enum SinkFileState {
 pub struct OpenFile {
     /// Handle of the file.
     pub file: Arc<dyn StoredFile>,
-    /// Set when it is open with O_DIRECT.
-    pub is_direct: bool,
+    /// Way in which its blocks are written.
+    pub access: FileAccess,
+}
+
+/// Way in which the blocks of an open file are written.
+#[derive(Debug, Clone)]
+pub enum FileAccess {
+    /// Through the page cache.
+    Buffered,
+    /// Past the page cache (`O_DIRECT`).
+    Direct,
+    /// By a mapping: the file is in memory.
+    Mapped(Arc<MappedFile>),
 }
 
 /// Event in the life of a file.
@@ -116,6 +128,17 @@ pub(super) enum FileEvent {
     Renamed,
     /// The file or its source failed.
     GivenUp,
+}
+
+impl FileAccess {
+    /// Name of the storage engine, for reports.
+    pub(super) fn engine_name(&self, engine: Engine) -> &'static str {
+        match self {
+            Self::Buffered => engine.name(false),
+            Self::Direct => engine.name(true),
+            Self::Mapped(_) => "mapped",
+        }
+    }
 }
 
 impl SinkFileState {
@@ -212,8 +235,9 @@ mod tests {
         let file = root.open_file("f".as_ref(), &how).expect("a file");
         let names = TemporaryNames { partial: "partial".into(), whole: "whole".into() };
         let written = file.stat().expect("attributes");
+        let access = FileAccess::Buffered;
         let event = |number| match number {
-            0 => FileEvent::Opened(OpenFile { file: Arc::clone(&file), is_direct: false }),
+            0 => FileEvent::Opened(OpenFile { file: Arc::clone(&file), access: access.clone() }),
             1 => FileEvent::WrittenWhole(written),
             2 => FileEvent::Synced,
             3 => FileEvent::Renamed,

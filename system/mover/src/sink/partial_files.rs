@@ -13,10 +13,10 @@ use penstock_protocol::extents::{Extent, coalesce};
 use penstock_protocol::journal::{Partial, SourceIdentity};
 use penstock_protocol::manifest::Entry;
 use penstock_protocol::wire::Bytes;
-use penstock_sys::fs::{self, Open};
+use penstock_sys::fs::{self, MappedFile, Open};
 
 use super::destination::{Destination, LARGE_BYTES_MIN, destination};
-use super::file::{FileEvent, OpenFile, Parent, SinkFile, SinkFileState};
+use super::file::{FileAccess, FileEvent, OpenFile, Parent, SinkFile, SinkFileState};
 use super::file_locks::in_use;
 use super::orphans;
 use super::resume_journal::{FoundCopies, partial_name};
@@ -180,7 +180,7 @@ impl Destination {
         if !matches!(*state, SinkFileState::Expected) {
             return Err(io::Error::other("the file was given up, or is whole"));
         }
-        let open = self.open_locked(parent, name, entry, !sink.is_resumed)?;
+        let mut open = self.open_locked(parent, name, entry, !sink.is_resumed)?;
         if !self.options.inplace && !sink.is_resumed {
             open.file.set_len(0)?;
         }
@@ -189,6 +189,12 @@ impl Destination {
         } else if !sink.is_resumed {
             // Preallocate first: a full disk is noticed before the network is used.
             open.file.preallocate(entry.bytes)?;
+        }
+        if self.bypasses_cache(entry)
+            && let Some(file) = open.file.kernel_file()
+            && let Some(mapped) = MappedFile::new(file, entry.bytes)
+        {
+            open.access = FileAccess::Mapped(Arc::new(mapped));
         }
         state.transition(FileEvent::Opened(open.clone()), &sink.names)?;
         Ok(open)
@@ -217,6 +223,11 @@ impl Destination {
         }
     }
 
+    /// True if the blocks of a file are written past the page cache where the file system can.
+    fn bypasses_cache(&self, entry: &Entry) -> bool {
+        self.engine.direct && entry.bytes >= LARGE_BYTES_MIN && !entry.sparse
+    }
+
     fn open_partial(
         &self,
         parent: &Parent,
@@ -225,18 +236,20 @@ impl Destination {
         create: bool,
     ) -> io::Result<OpenFile> {
         let how = if create { Open::creating(0o600) } else { Open::writing() };
-        let is_direct = self.engine.direct && entry.bytes >= LARGE_BYTES_MIN && !entry.sparse;
+        let is_direct = self.bypasses_cache(entry);
         let (dir, name) = (&parent.dir, Path::new(name));
+        let buffered = |file| OpenFile { file, access: FileAccess::Buffered };
         match dir.open_file(name, &Open { direct: is_direct, ..how }) {
             Err(error) if is_direct && error.kind() == io::ErrorKind::Unsupported => {
-                Ok(OpenFile { file: dir.open_file(name, &how)?, is_direct: false })
+                dir.open_file(name, &how).map(buffered)
             }
             // A killed run may have made the file read-only, like its source.
             Err(error) if !create && error.kind() == io::ErrorKind::PermissionDenied => {
                 dir.set_mode(name, 0o600)?;
-                Ok(OpenFile { file: dir.open_file(name, &how)?, is_direct: false })
+                dir.open_file(name, &how).map(buffered)
             }
-            other => Ok(OpenFile { file: other?, is_direct }),
+            Ok(file) if is_direct => Ok(OpenFile { file, access: FileAccess::Direct }),
+            other => other.map(buffered),
         }
     }
 }

@@ -20,7 +20,7 @@ use penstock_sys::fs;
 use penstock_sys::ring::{BlockIo, Operation, OperationKind, block_io};
 
 use super::destination::destination;
-use super::file::{OpenFile, SinkFile};
+use super::file::{FileAccess, OpenFile, SinkFile};
 use super::storage::StoredFile;
 use super::work::{ReceivedFrame, SinkWork, WriteTask};
 use crate::session::outcome::SessionOutcome;
@@ -135,7 +135,7 @@ impl<'a> Writer<'a> {
             Ok(open) => open,
             Err(error) => return self.failed(&header, &sink, &error),
         };
-        self.work.session.record_engine(self.work.engine.name(open.is_direct));
+        self.work.session.record_engine(open.access.engine_name(self.work.engine));
         let bytes = header.payload_bytes as usize;
         self.work.digest_in_order(&sink, header.offset, &buffer[..bytes]);
         if sink.entry.sparse {
@@ -143,10 +143,14 @@ impl<'a> Writer<'a> {
             let result = write_sparse(&*open.file, header.offset, &buffer[..bytes], is_fresh);
             return self.written(&header, &sink, &open, result);
         }
+        if let FileAccess::Mapped(mapped) = &open.access {
+            let result = mapped.write_all_at(&buffer[..bytes], header.offset);
+            return self.written(&header, &sink, &open, result);
+        }
         // Direct I/O transfers whole sectors: the tail of a file is padded and truncated when the file
         // is complete.
         let mut len = bytes;
-        if open.is_direct {
+        if matches!(open.access, FileAccess::Direct) {
             len = bytes.next_multiple_of(BUFFER_ALIGNMENT).min(buffer.len());
             buffer[bytes..len].fill(0);
         }
@@ -180,7 +184,7 @@ impl<'a> Writer<'a> {
         if let Err(error) = result {
             return self.failed(header, sink, &error);
         }
-        if !open.is_direct {
+        if matches!(open.access, FileAccess::Buffered) {
             write_back(&*open.file, header.offset, header.bytes);
         }
         let extent = self.extent(header, || header.payload_crc);

@@ -53,7 +53,8 @@ pub fn write_all_at(file: &File, buffer: &[u8], offset: u64) -> io::Result<()> {
 }
 
 /// Reserves space for `len_bytes` and sets the file's length to at least that, so that a full file system shows before
-/// the data comes. `false` where the file system cannot: the length is then unchanged.
+/// the data comes. `false` where the file system cannot: the length is then unchanged. In a tmpfs the space is not
+/// reserved, but must be free: reserving takes one thread as long as the writers need for the same pages together.
 ///
 /// Fails with `ENOSPC` before it begins where that much space is not free: the kernel would first allocate all free space,
 /// and some file systems keep it. The caller should truncate a file after a later ENOSPC.
@@ -68,7 +69,21 @@ pub fn preallocate(file: &File, len_bytes: u64) -> io::Result<bool> {
     if len_bytes == 0 {
         return Ok(true);
     }
+    if file_system_name(file)? == "tmpfs" {
+        if stat_file(file)?.size < len_bytes {
+            retry(|| rustix::fs::ftruncate(file, len_bytes))?;
+        }
+        return Ok(true);
+    }
     supported(retry(|| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len_bytes)))
+}
+
+/// Allocates space for `len_bytes` from `offset`; the file keeps its length.
+pub(super) fn allocate(file: &File, offset: u64, len_bytes: u64) -> io::Result<()> {
+    if len_bytes == 0 {
+        return Ok(());
+    }
+    Ok(retry(|| rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, offset, len_bytes))?)
 }
 
 /// Makes `len_bytes` from `offset` a hole: they read as zeroes and use no space. `false` where the file system cannot:
