@@ -11,13 +11,14 @@
 //! Each state measures at one setting until the answer is outside the noise, or for [`INTERVALS_MAX`] intervals. A probe
 //! takes the stage that [`BindingLimit`] names; where it names none, nothing grows. A step is judged by its elasticity
 //! (`elasticity.rs`), a probe against the mean of the intervals before and after it. An interval without a byte is a stall
-//! of the path and measures no setting (`stall.rs`).
+//! of the path and measures no setting (`stall.rs`). Where a doubling of the streams gains nothing, fewer are tried (`trim.rs`).
 
 mod allotted;
 mod group;
 mod hold;
 mod probe;
 mod stall;
+mod trim;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,7 @@ use crate::parallelism::{Parallelism, PipelineStage, TuningLimits};
 use crate::reason::{ChangeReason, StageChange, TunerDecision};
 use crate::sample::TunerSample;
 use hold::HoldState;
+use probe::SHIFT_CLEAR;
 use stall::StallState;
 
 /// Fewest and most intervals measured at one setting.
@@ -93,6 +95,8 @@ enum KneeState {
         level: RateLevel,
         tried: u32,
     },
+    /// Measures at fewer workers than those of `base`, beyond which nothing was gained.
+    Trimming { stage: PipelineStage, base: RateLevel, level: RateLevel },
     /// Keeps the settings.
     Holding,
     /// Measures the setting of a paired probe.
@@ -126,6 +130,8 @@ pub struct KneeController {
     is_capped: bool,
     /// Fewest workers of a step: the transfers that share the search, since each gets as many.
     step_min: u16,
+    /// Greatest rate of one stream that was measured, as a logarithm.
+    stream_rate: f64,
 }
 
 impl TransferController for KneeController {
@@ -160,6 +166,7 @@ impl KneeController {
             spared: None,
             is_capped: false,
             step_min: 1,
+            stream_rate: 0.0,
         }
     }
 
@@ -203,6 +210,10 @@ impl KneeController {
             KneeState::Narrowing { stage, low, high, mut level, tried } => {
                 level.add(sample);
                 self.after_narrowing(stage, low, high, level, tried)
+            }
+            KneeState::Trimming { stage, base, mut level } => {
+                level.add(sample);
+                self.after_trimming(stage, base, level)
             }
             KneeState::Holding => self.hold_on(sample),
             KneeState::Probing { stage, before, mut level } => {
@@ -277,6 +288,7 @@ impl KneeController {
             return ChangeReason::Measuring { intervals: level.count() };
         }
         let limit = self.limit_of(sample, &level);
+        self.note_stream_rate(&level, self.target.streams);
         let stage = PipelineStage::Streams;
         if limit != BindingLimit::RateLimit
             && self.spared.take().is_some()
@@ -348,6 +360,7 @@ impl KneeController {
             return ChangeReason::Measuring { intervals: level.count() };
         }
         self.note_busy(&base, &level);
+        self.note_stream_rate(&level, self.target.streams);
         let ratio = elasticity(gain, base.workers, level.workers);
         let limit = BindingLimit::of(sample);
         let error = level.error_of_difference(&base, self.noise.sigma());
@@ -376,6 +389,9 @@ impl KneeController {
         self.is_crowded |= gain < -CROWDED_LOSS;
         if gain < -2.0 * error || level.workers.saturating_sub(base.workers) <= self.step_min {
             return self.take_back(stage, base.workers, gain, required * steps);
+        }
+        if gain < FLAT_LOSS && is_network(stage) {
+            return self.trim(stage, &base, &level, required * steps);
         }
         self.narrow(stage, base, level, 0)
     }
@@ -428,7 +444,18 @@ impl KneeController {
             self.state = KneeState::Narrowing { stage, low, high, level, tried };
             return ChangeReason::Measuring { intervals: level.count() };
         }
-        if level.mean() - high.mean() >= -flat_loss {
+        let difference = level.mean() - high.mean();
+        let error = level.error_of_difference(&high, self.noise.sigma());
+        if difference - 3.0 * error > SHIFT_CLEAR {
+            // Fewer gain what no setting explains: the path has changed.
+            self.restart(true);
+            return ChangeReason::RateShift { percent: percent(difference) };
+        }
+        if difference >= -flat_loss {
+            let both = high.joined(&level);
+            if is_network(stage) && both.mean() - low.mean() < FLAT_LOSS {
+                return self.trim(stage, &low, &both, FLAT_LOSS);
+            }
             return self.settle_at(stage, &level);
         }
         let gain = level.mean() - low.mean();

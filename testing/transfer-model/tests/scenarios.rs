@@ -1,8 +1,10 @@
 //! Floors of the controller on the scenarios that were used while it was written.
 
 use penstock_transfer_model::{
-    ContestRow, ControllerKind, ModelScenario, PathModel, contest, joining, run, tuned_scenarios,
+    ContestRow, ControllerKind, ModelScenario, PathModel, PathSegment, contest, joining, run,
+    tuned_scenarios,
 };
+use penstock_tuner::{Parallelism, TuningLimits};
 
 /// Acceptance: 90 % of the best rate within ten seconds where 32 streams reach it.
 const T90_S_MAX: f64 = 10.0;
@@ -93,6 +95,30 @@ fn strangers_share_without_arms_race() {
     let result = joining("", path, 2, 30, 0).run(ControllerKind::Knee, 0..9);
     assert!(result.jain >= 0.95, "{result:?}");
     assert!(result.streams <= 48.0, "{result:?}");
+}
+
+#[test]
+fn passing_traffic_leaves_no_streams() {
+    // Sixteen streams fill the link. Each time others leave, the rate rises, and more streams gain nothing.
+    for (background_streams, period) in [(16, 16), (16, 20), (24, 16), (24, 20)] {
+        for start in [2, 4, 17] {
+            let alone = PathModel::capped(6.0, 96.0);
+            let busy = PathModel { background_streams, ..alone };
+            let segment = |at: usize| PathSegment {
+                from_interval: at * period,
+                path: if at.is_multiple_of(2) { busy } else { alone },
+            };
+            let start = Parallelism::streams(start);
+            let scenario = ModelScenario {
+                start,
+                limits: TuningLimits::streams_up_to(64, start),
+                segments: (0..240 / period).map(segment).collect(),
+                ..ModelScenario::steady("busy", "", alone)
+            };
+            let streams = of_knee(&scenario).streams;
+            assert!(streams <= 24.0, "{background_streams}, {period}, {start:?}: {streams}");
+        }
+    }
 }
 
 #[test]

@@ -35,6 +35,7 @@ impl KneeController {
         match &mut self.state {
             KneeState::Doubling { stage, level, .. }
             | KneeState::Narrowing { stage, level, .. }
+            | KneeState::Trimming { stage, level, .. }
             | KneeState::Probing { stage, level, .. }
                 if *stage == PipelineStage::Streams =>
             {

@@ -20,7 +20,7 @@ const QUIET_SIGMA: f64 = 0.02;
 const CLEAR_LOSS: f64 = 0.04;
 
 /// Difference against the direction of a probe, as a logarithm, that is a change of the path.
-const SHIFT_CLEAR: f64 = 0.08;
+pub(super) const SHIFT_CLEAR: f64 = 0.08;
 
 /// Smallest gain, as a logarithm, that more workers need.
 const GAIN_MIN: f64 = 0.025;

@@ -59,6 +59,8 @@ impl KneeController {
             KneeState::Doubling { stage, base, .. } => Some((*stage, base.workers)),
             KneeState::Narrowing { stage, low, .. } => Some((*stage, low.workers)),
             KneeState::Probing { stage, before, .. } => Some((*stage, before.workers)),
+            // No growth while nothing arrives.
+            KneeState::Trimming { .. } => None,
             KneeState::Baseline { .. } | KneeState::Holding | KneeState::Comparing { .. } => None,
         }
     }
