@@ -93,19 +93,44 @@ def number(text: str | None) -> float | None:
     return value if math.isfinite(value) else None
 
 
+#: Columns that every export has.
+EXPORT_COLUMNS = (
+    "started_unix_seconds",
+    "source",
+    "destination",
+    "protocol",
+    "protection",
+    "load_1min",
+    "processors",
+    "seconds",
+    "moved_bytes",
+    "bound_by",
+    "verdict",
+    "synthetic",
+)
+
+#: Rates outside of it are no transfer's, in bit/s.
+RATE_MIN, RATE_MAX = 1, 1e15
+
+
 def read_export(path: Path) -> tuple[list[Transfer], dict[str, int]]:
     """Transfers of a file of `penstock tune export FILE.csv`, and counts of the rows that are left out."""
     transfers, left_out = [], defaultdict(int)
-    with path.open(newline="") as file:
-        rows = csv.DictReader(file)
-        if not rows.fieldnames or "started_unix_seconds" not in rows.fieldnames:
-            raise FileError(f"{path}: no file of penstock tune export: make one with penstock tune export FILE.csv")
-        for row in rows:
-            reason = unusable(row)
-            if reason:
-                left_out[reason] += 1
-                continue
-            transfers.append(of_export(row))
+    no_export = f"{path}: no file of penstock tune export: make one with penstock tune export FILE.csv"
+    try:
+        with path.open(newline="") as file:
+            rows = csv.DictReader(file, restval="")
+            missing = [name for name in EXPORT_COLUMNS if name not in (rows.fieldnames or [])]
+            if missing:
+                raise FileError(f"{no_export} (column {missing[0]} is missing)")
+            for row in rows:
+                reason = unusable(row)
+                if reason:
+                    left_out[reason] += 1
+                    continue
+                transfers.append(of_export(row))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise FileError(f"{no_export} ({error})") from error
     return transfers, dict(left_out)
 
 
@@ -119,6 +144,10 @@ def unusable(row: dict[str, str]) -> str | None:
         return f"protocol {row['protocol']}"
     if (number(row["moved_bytes"]) or 0) <= 0 or (number(row["seconds"]) or 0) <= 0:
         return "nothing moved"
+    if number(row["started_unix_seconds"]) is None:
+        return "no time"
+    if not RATE_MIN <= float(row["moved_bytes"]) * 8 / float(row["seconds"]) <= RATE_MAX:
+        return "rate out of range"
     return None
 
 

@@ -22,6 +22,12 @@ COLUMNS = [
 ]
 NAMES = [name for name, _ in COLUMNS]
 
+#: Fields of a sample that are used.
+USED = {
+    "tcp": ("sent_segments", "retransmitted_segments", "rtt_min_us", "rtt_us"),
+    "queues": ("source_empty", "destination_full", "rate_limit"),
+}
+
 #: Length of an interval; shorter samples are joined, longer ones refused.
 INTERVAL_US = 1_000_000
 
@@ -30,6 +36,12 @@ INTERVAL_TOLERANCE = 0.1
 
 #: Payload of a segment, where segments were not counted.
 SEGMENT_BYTES = 1448
+
+#: Largest number of a sample: sums and squares of such numbers are finite.
+NUMBER_MAX = 1e18
+
+#: Remedy for a file that cannot be read.
+REMEDY = "remove the file, or record it again"
 
 
 @dataclass
@@ -64,7 +76,7 @@ def read(paths: list[Path]) -> tuple[list[Trace], dict[str, int], str]:
         for name, found in samples_of(path, text).items():
             trace = trace_of(f"{path.name} {name}", found)
             if trace is None:
-                left_out["samples longer than 1.1 s"] += 1
+                left_out["samples of no length, or longer than 1.1 s"] += 1
             else:
                 traces.append(trace)
     return traces, dict(left_out), sha256.hexdigest()
@@ -74,47 +86,85 @@ def samples_of(path: Path, text: bytes) -> dict[str, Samples]:
     """Samples of each transfer of a file: JSONL of the tuner's samples, or objects of `transfers show --why --json`."""
     found: dict[str, Samples] = defaultdict(Samples)
     for number, one in enumerate(objects(path, text)):
-        series = (one.get("tuning") or one).get("series")
-        if isinstance(one.get("sample"), dict):
-            samples = found[str(one.get("trace", ""))]
-            samples.samples.append(one["sample"])
-            if one.get("true_bps") is not None:
-                samples.true_bps.append(float(one["true_bps"]))
-        elif isinstance(series, list):
-            samples = found[f"object {number}"]
-            samples.samples += of_series(series)
-        else:
-            raise FileError(f"{path}: object {number + 1} has neither `sample` nor `series`")
-        samples.synthetic |= one.get("synthetic") is True
-        samples.variation = one.get("variation", samples.variation)
+        try:
+            add_object(found, number, one)
+        except ValueError as error:
+            raise FileError(f"{path}: object {number + 1}: {error}: {REMEDY}") from error
     return found
+
+
+def add_object(found: dict[str, Samples], number: int, one: object) -> None:
+    """Adds the samples of an object; ValueError where it has none."""
+    one = of_object(one, "it")
+    series = of_object(one.get("tuning") or one, "`tuning`").get("series")
+    if isinstance(one.get("sample"), dict):
+        samples = found[str(one.get("trace", ""))]
+        samples.samples.append(checked(one["sample"]))
+        if one.get("true_bps") is not None:
+            samples.true_bps.append(count(one, "true_bps"))
+    elif isinstance(series, list):
+        samples = found[f"object {number}"]
+        samples.samples += of_series([of_object(point, "a point of `series`") for point in series])
+    else:
+        raise ValueError("neither `sample` nor `series`")
+    samples.synthetic |= one.get("synthetic") is True
+    samples.variation = str(one.get("variation", samples.variation))
+
+
+def of_object(value: object, name: str) -> dict:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is no object")
+    return value
+
+
+def count(values: dict, name: str) -> float:
+    """A number from 0 to NUMBER_MAX; ValueError for anything else, such as NaN."""
+    value = values.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= NUMBER_MAX:
+        raise ValueError(f"`{name}` is no number from 0 to {NUMBER_MAX:.0e}")
+    return value
+
+
+def checked(sample: dict) -> dict:
+    """The fields of a sample that are used; ValueError where one is missing or out of range."""
+    active = of_object(sample.get("active"), "`active`")
+    checked = {name: count(sample, name) for name in ("interval_us", "bytes")}
+    checked["active"] = {"streams": count(active, "streams")}
+    for group in ("tcp", "queues"):
+        if sample.get(group) is not None:
+            values = of_object(sample[group], f"`{group}`")
+            names = [name for name in USED[group] if values.get(name) is not None]
+            checked[group] = {name: count(values, name) for name in names}
+    return checked
 
 
 def objects(path: Path, text: bytes) -> list[dict]:
     """One object over several lines, or an object a line."""
     try:
         whole = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     else:
         return whole if isinstance(whole, list) else [whole]
     try:
         return [json.loads(line) for line in text.splitlines() if line.strip()]
-    except ValueError as error:
-        raise FileError(f"{path}: neither a JSON object nor one a line: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{path}: neither a JSON object nor one a line ({error}): {REMEDY}") from error
 
 
 def of_series(series: list[dict]) -> list[dict]:
     """Samples of rate and streams alone."""
     samples, before = [], 0.0
     for point in series:
-        seconds = point["seconds"] - before
-        before = point["seconds"]
+        seconds = count(point, "seconds") - before
+        before = count(point, "seconds")
+        if seconds < 0:
+            raise ValueError("`seconds` of `series` fall")
         samples.append(
             {
                 "interval_us": seconds * 1e6,
-                "bytes": point["bits_per_second"] * seconds / 8,
-                "active": {"streams": point["streams"]},
+                "bytes": count(point, "bits_per_second") * seconds / 8,
+                "active": {"streams": count(point, "streams")},
             }
         )
     return samples
