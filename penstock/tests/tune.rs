@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use common::{CommandOutcome, TestEnv, run, seeded, wait_until, write_file};
@@ -148,4 +149,59 @@ fn sequence_training_needs_traces() {
     let failed = tune(&env, &arguments);
     assert!(failed.code == 1 && failed.error.contains("forecasts go on as before"), "{failed:?}");
     assert_eq!(fs::read(&model).unwrap(), b"the former model");
+    let elsewhere = tune(&env, &["train", "--sequence", "--scripts", "/"]);
+    assert!(elsewhere.code == 1 && elsewhere.error.contains("--scripts names"), "{elsewhere:?}");
+}
+
+/// Model of sequences as of measured traces.
+fn measured_model() -> Vec<u8> {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../core/forecast/tests/data/sequence-last.safetensors"
+    );
+    let mut model = fs::read(path).unwrap();
+    let key = br#"synthetic_traces\":"#;
+    let at = model.windows(key.len()).position(|part| part == key).unwrap() + key.len();
+    model[at..].iter_mut().take_while(|byte| byte.is_ascii_digit()).for_each(|byte| *byte = b' ');
+    model[at] = b'0';
+    model
+}
+
+/// Program in place of Python, which copies a file to that of `--model`, the last argument.
+fn python_that_writes(env: &TestEnv, name: &str, model: &Path) -> PathBuf {
+    let program = env.path(name);
+    let text = format!("#!/bin/sh\nfor last; do :; done\ncp '{}' \"$last\"\n", model.display());
+    fs::write(&program, text).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
+#[test]
+fn trained_model_replaces_former() {
+    let env = TestEnv::new();
+    let traces = env.state.join("traces");
+    fs::create_dir_all(&traces).unwrap();
+    fs::write(traces.join("1.jsonl"), "{}\n").unwrap();
+    let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../python/training");
+    let model = env.state.join("sequence-model.safetensors");
+    fs::write(&model, "the former model").unwrap();
+    let trained = env.path("trained");
+    let python = python_that_writes(&env, "python", &trained);
+    let train = || {
+        let python = python.to_str().unwrap();
+        tune(&env, &["train", "--sequence", "--scripts", scripts, "--python", python])
+    };
+    fs::write(&trained, "no model").unwrap();
+    let refused = train();
+    assert!(refused.code == 1 && refused.error.contains(".new: "), "{refused:?}");
+    assert!(refused.error.contains("forecasts go on as before"), "{refused:?}");
+    assert_eq!(fs::read(&model).unwrap(), b"the former model");
+    // A model of measured traces, in the form that the training writes.
+    fs::write(&trained, measured_model()).unwrap();
+    train().good();
+    assert_eq!(fs::read(&model).unwrap(), measured_model());
+    assert_eq!(fs::metadata(&model).unwrap().permissions().mode() & 0o777, 0o600);
+    let names = fs::read_dir(&env.state).unwrap().map(|one| one.unwrap().file_name());
+    let names: Vec<_> = names.filter(|name| name.to_string_lossy().contains("model")).collect();
+    assert_eq!(names, ["sequence-model.safetensors"], "nothing is left beside it");
 }

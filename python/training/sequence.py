@@ -19,12 +19,16 @@ from pathlib import Path
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-import jax
-import jax.numpy as jnp
-import numpy as np
+try:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from safetensors.numpy import save_file
+except ImportError as error:
+    sys.exit(f"sequence.py: {error}: use the Python of make sequence-training")
+
 import traces as reader
 from features import FileError, run_reported
-from safetensors.numpy import save_file
 from traces import COLUMNS, NAMES, Trace
 
 jax.config.update("jax_enable_x64", True)

@@ -18,9 +18,13 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+try:
+    import numpy as np
+    import xgboost
+except ImportError as error:
+    sys.exit(f"train.py: {error}: use the Python of make forecast-training")
+
 import features as history
-import numpy as np
-import xgboost
 from features import FEATURES, HOST, NETWORK, STORAGE, FileError, Transfer
 
 FORMAT, VERSION = "penstock-forecast", 1

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use penstock_agent::history::{TRACES_DIRECTORY, trace_files};
 use penstock_agent::running_forecast::{SEQUENCE_MODEL_FILE, read_sequence_model};
+use penstock_daemon::state::StateDir;
 
 use super::predict::{MODEL_FILE, check_model};
 use super::{export, read_history};
@@ -38,12 +39,13 @@ pub(super) struct TrainArgs {
 
 pub(super) fn run(args: &TrainArgs) -> Result<Code, CommandFailure> {
     let state = credentials::state()?;
-    let state = state.path();
     match &args.scripts {
-        Some(scripts) if args.sequence => train_sequence(scripts, &args.python, state)?,
-        Some(scripts) => train(scripts, &args.python, state)?,
-        None if args.sequence => io::stdout().write_all(commands_of_sequence(state).as_bytes())?,
-        None => io::stdout().write_all(commands(state).as_bytes())?,
+        Some(scripts) if args.sequence => train_sequence(scripts, &args.python, &state)?,
+        Some(scripts) => train(scripts, &args.python, &state)?,
+        None => {
+            let of = if args.sequence { commands_of_sequence } else { commands };
+            io::stdout().write_all(of(state.path()).as_bytes())?;
+        }
     }
     Ok(Code::Done)
 }
@@ -75,18 +77,18 @@ fn commands_of_sequence(state: &Path) -> String {
     )
 }
 
-fn train(scripts: &Path, python: &Path, state: &Path) -> anyhow::Result<()> {
+fn train(scripts: &Path, python: &Path, state: &StateDir) -> anyhow::Result<()> {
     let directory = tempfile::tempdir().context("cannot make a directory for the history")?;
     let history = directory.path().join("history.csv");
     export::write(&history, &read_history(u32::MAX)?)
         .map_err(|failure| anyhow::anyhow!(failure.line()))?;
     let training = Training { python, script: scripts.join("train.py"), check: check_model };
-    training.replace(&state.join(MODEL_FILE), &[history])
+    training.replace(state, MODEL_FILE, &[history])
 }
 
-fn train_sequence(scripts: &Path, python: &Path, state: &Path) -> anyhow::Result<()> {
-    let directory = state.join(TRACES_DIRECTORY);
-    let traces = trace_files(state).with_context(|| directory.display().to_string())?;
+fn train_sequence(scripts: &Path, python: &Path, state: &StateDir) -> anyhow::Result<()> {
+    let directory = state.path().join(TRACES_DIRECTORY);
+    let traces = trace_files(state.path()).with_context(|| directory.display().to_string())?;
     if traces.is_empty() {
         bail!(
             "{}: no traces: an agent keeps those of transfers whose streams it tuned for 35 s or more",
@@ -95,7 +97,7 @@ fn train_sequence(scripts: &Path, python: &Path, state: &Path) -> anyhow::Result
     }
     let script = scripts.join("sequence.py");
     let training = Training { python, script, check: check_sequence_model };
-    training.replace(&state.join(SEQUENCE_MODEL_FILE), &traces)
+    training.replace(state, SEQUENCE_MODEL_FILE, &traces)
 }
 
 fn check_sequence_model(path: &Path) -> anyhow::Result<()> {
@@ -114,12 +116,16 @@ struct Training<'a> {
 }
 
 impl Training<'_> {
-    /// Trains beside the former model, which stays in use until the new one was read.
-    fn replace(&self, model: &Path, inputs: &[PathBuf]) -> anyhow::Result<()> {
+    /// Trains beside the former model, which stays in use until the new one was read and is durable.
+    fn replace(&self, state: &StateDir, model: &str, inputs: &[PathBuf]) -> anyhow::Result<()> {
         let Self { python, script, check } = self;
-        let mut fresh = model.as_os_str().to_owned();
-        fresh.push(".new");
-        let fresh = PathBuf::from(fresh);
+        if !script.is_file() {
+            bail!(
+                "{}: no such file: --scripts names python/training of a checkout of Penstock",
+                script.display()
+            );
+        }
+        let fresh = state.path().join(format!("{model}.new"));
         let status = Command::new(python)
             .arg(script)
             .args(inputs)
@@ -128,14 +134,16 @@ impl Training<'_> {
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .status()
             .with_context(|| format!("{}: give a Python with --python", python.display()))?;
-        let is_usable = match status.success() {
-            true => check(&fresh),
-            false => Err(anyhow::anyhow!("{} has failed", script.display())),
+        let install = || {
+            if !status.success() {
+                bail!("{} has failed", script.display());
+            }
+            check(&fresh)?;
+            let bytes = std::fs::read(&fresh).with_context(|| fresh.display().to_string())?;
+            Ok(state.write(model, &bytes, 0o600)?)
         };
-        if let Err(error) = is_usable {
-            let _ = std::fs::remove_file(&fresh);
-            bail!("{error}: forecasts go on as before");
-        }
-        std::fs::rename(&fresh, model).with_context(|| model.display().to_string())
+        let installed = install();
+        let _ = std::fs::remove_file(&fresh);
+        installed.map_err(|error| anyhow::anyhow!("{error:#}: forecasts go on as before"))
     }
 }

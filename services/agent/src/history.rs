@@ -173,7 +173,7 @@ fn write_trace(state: &Path, trace: &EndedTrace) -> Result<(), HistoryError> {
         return Ok(());
     }
     let written = tokio::task::block_in_place(|| trace.write(state));
-    written.map_err(|error| HistoryError::new(&state.join(TRACES_DIRECTORY), error.into()))
+    written.map_err(|fault| HistoryError::new(&state.join(TRACES_DIRECTORY), fault))
 }
 
 /// Reads the latest `rows` of the history in the state directory `state`, oldest first; none where there is no file.

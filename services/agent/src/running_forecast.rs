@@ -81,7 +81,10 @@ impl RateForecaster {
 
     /// Forecasts the rate of a transfer from its latest samples, or says why the model does not; none without a model.
     #[must_use]
-    pub fn forecast(&self, samples: &[TunerSample]) -> Option<Result<RunningForecast, String>> {
+    pub fn forecast<'a>(
+        &self,
+        samples: impl IntoIterator<Item = &'a TunerSample>,
+    ) -> Option<Result<RunningForecast, String>> {
         let file = self.path.metadata().ok()?;
         let file = (file.modified().ok()?, file.len());
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,15 +108,14 @@ impl RateForecaster {
 }
 
 /// Joins samples to intervals of a second, as the training does; the last ones may be left over.
-fn join_to_seconds(samples: &[TunerSample]) -> Vec<SequenceSample> {
+fn join_to_seconds<'a>(samples: impl IntoIterator<Item = &'a TunerSample>) -> Vec<SequenceSample> {
     let mut seconds = Vec::new();
-    let mut begin = 0;
-    let mut length_us = 0;
-    for (at, sample) in samples.iter().enumerate() {
-        length_us += sample.interval_us;
-        if length_us >= INTERVAL_US_MIN {
-            seconds.push(joined(&samples[begin..=at]));
-            (begin, length_us) = (at + 1, 0);
+    let mut second: Vec<TunerSample> = Vec::new();
+    for sample in samples {
+        second.push(*sample);
+        if second.iter().map(|one| one.interval_us).sum::<u64>() >= INTERVAL_US_MIN {
+            seconds.push(joined(&second));
+            second.clear();
         }
     }
     seconds

@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use penstock_daemon::state::StateError;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow,
     SqliteSynchronous,
@@ -63,6 +64,8 @@ pub(super) enum HistoryFault {
     Database(#[from] sqlx::Error),
     #[error("{}", penstock_sys::fs::describe(.0))]
     Io(#[from] io::Error),
+    #[error(transparent)]
+    State(#[from] StateError),
     #[error("its format {0} is newer than {latest}: use the penstock that wrote it, or move the file away", latest = MIGRATIONS.len())]
     Newer(i64),
 }

@@ -1,5 +1,6 @@
 //! History of transfers: rows, bounds, damaged files and restarts.
 
+use std::collections::VecDeque;
 use std::os::unix::fs::PermissionsExt;
 use std::time::UNIX_EPOCH;
 
@@ -44,7 +45,7 @@ fn ended(id: u64, state: &'static str) -> EndedTransfer {
         streams_settled: Some(3),
         rtt_us: Some(150),
         start: StartConditions { other_transfers: 2, ..StartConditions::default() },
-        samples: Vec::new(),
+        samples: Arc::default(),
     }
 }
 
@@ -156,7 +157,7 @@ fn former_format_is_read_and_migrated() {
 }
 
 /// Samples of half a second.
-fn samples(count: usize) -> Vec<TunerSample> {
+fn samples(count: usize) -> Arc<VecDeque<TunerSample>> {
     let sample = TunerSample {
         interval_us: 500_000,
         bytes: 50_000_000,
@@ -166,7 +167,7 @@ fn samples(count: usize) -> Vec<TunerSample> {
         sender_cpu: 0.1,
         receiver_cpu: 0.1,
     };
-    vec![sample; count]
+    Arc::new(vec![sample; count].into())
 }
 
 #[test]
@@ -188,6 +189,20 @@ fn latest_long_traces_are_kept() {
     assert!(name(&files[0]).ends_with(&format!("-{more:06}.jsonl")), "{}", name(&files[0]));
     let directory = state.path().join(TRACES_DIRECTORY).metadata().unwrap();
     assert_eq!(directory.permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn killed_write_leaves_no_trace() {
+    let state = tempfile::tempdir().unwrap();
+    let long = |id| EndedTransfer { samples: samples(70), ..ended(id, "done") };
+    store(state.path(), [long(1)]);
+    // As a process leaves it that is killed before the new name.
+    let unfinished = state.path().join(TRACES_DIRECTORY).join(".01800000002000-000002.jsonl.4711");
+    std::fs::write(&unfinished, "{\"sample\":{\"inter").unwrap();
+    assert_eq!(trace_files(state.path()).unwrap().len(), 1);
+    store(state.path(), [long(3)]);
+    assert_eq!(trace_files(state.path()).unwrap().len(), 2);
+    assert!(!unfinished.exists(), "the next trace removes it");
 }
 
 /// A transfer that this host sent.

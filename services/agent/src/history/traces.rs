@@ -3,13 +3,16 @@
 //! A file for each transfer, with a JSON object a line that has the `sample`, as `python/training/traces.py` reads it. It
 //! names neither hosts nor paths. The directory is private to the agent's user, and keeps the latest files.
 
-use std::fs::DirBuilder;
+use std::collections::VecDeque;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use penstock_daemon::state::StateDir;
 use penstock_mover::TunerSample;
 use serde::Serialize;
+
+use super::database::HistoryFault;
 
 /// Directory in the state directory.
 pub const TRACES_DIRECTORY: &str = "traces";
@@ -28,7 +31,7 @@ pub(super) struct EndedTrace {
     /// Time at which the transfer ended.
     pub ended_unix_seconds: f64,
     /// Latest samples of its tuner, oldest first.
-    pub samples: Vec<TunerSample>,
+    pub samples: Arc<VecDeque<TunerSample>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -42,25 +45,33 @@ impl EndedTrace {
         self.samples.len() >= TRACE_SAMPLES_MIN
     }
 
-    /// Writes it to the state directory, and removes the oldest files beyond [`TRACES_MAX`].
-    pub(super) fn write(&self, state: &Path) -> io::Result<()> {
-        let directory = state.join(TRACES_DIRECTORY);
-        DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+    /// Writes it to the state directory atomically and durably, and removes the oldest files beyond [`TRACES_MAX`].
+    pub(super) fn write(&self, state: &Path) -> Result<(), HistoryFault> {
+        let directory = StateDir::open(&state.join(TRACES_DIRECTORY))?;
+        remove_unfinished(directory.path())?;
         let milliseconds = (self.ended_unix_seconds * 1e3) as u64;
-        let path = directory.join(format!("{milliseconds:014}-{:06}.jsonl", self.id));
+        let name = format!("{milliseconds:014}-{:06}.jsonl", self.id);
         let mut text = Vec::new();
-        for sample in &self.samples {
-            serde_json::to_writer(&mut text, &TraceLine { sample })?;
+        for sample in &*self.samples {
+            serde_json::to_writer(&mut text, &TraceLine { sample }).map_err(io::Error::from)?;
             text.push(b'\n');
         }
-        // One task writes; what it left half written before a crash is overwritten.
-        let unfinished = directory.join("unfinished");
-        std::fs::write(&unfinished, text)?;
-        std::fs::rename(&unfinished, path)?;
+        directory.write(&name, &text, 0o600)?;
         let all = trace_files(state)?;
         let surplus = all.len().saturating_sub(TRACES_MAX);
-        all[..surplus].iter().try_for_each(std::fs::remove_file)
+        Ok(all[..surplus].iter().try_for_each(std::fs::remove_file)?)
     }
+}
+
+/// Removes the hidden files that killed processes left half written: one task at a time writes.
+fn remove_unfinished(directory: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Traces in the state directory, oldest first; none where there is no directory.

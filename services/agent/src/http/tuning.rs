@@ -118,7 +118,7 @@ impl TuningFacts {
     pub fn of_running(report: TuningReport, forecaster: &RateForecaster) -> Self {
         let forecasts = match report.samples.is_empty() {
             true => None,
-            false => forecaster.forecast(&report.samples),
+            false => forecaster.forecast(&*report.samples),
         };
         let mut facts = Self::from(report);
         match forecasts {

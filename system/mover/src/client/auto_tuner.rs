@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_protocol::control::Settings;
@@ -161,7 +162,8 @@ pub(super) struct AutoTuner {
     left_out: u64,
     latest: Option<String>,
     series: RateSeries,
-    samples: VecDeque<TunerSample>,
+    /// Shared with the reports that requests hold.
+    samples: Arc<VecDeque<TunerSample>>,
     /// Intervals until the next suggestion.
     silent: u32,
     ended: Option<&'static str>,
@@ -220,7 +222,7 @@ impl AutoTuner {
             left_out: 0,
             latest: None,
             series: RateSeries::default(),
-            samples: VecDeque::new(),
+            samples: Arc::default(),
             silent: 0,
             ended: None,
         }
@@ -289,10 +291,11 @@ impl AutoTuner {
         let rate_bps = sample.rate_bps() as u64;
         let at = self.started.elapsed();
         self.series.add(RatePoint { at, rate_bps, streams: workers.streams });
-        if self.samples.len() == SAMPLES_MAX {
-            self.samples.pop_front();
+        let samples = Arc::make_mut(&mut self.samples);
+        if samples.len() == SAMPLES_MAX {
+            samples.pop_front();
         }
-        self.samples.push_back(sample);
+        samples.push_back(sample);
         if self.silent > 0 {
             self.silent -= 1;
             return None;
@@ -462,8 +465,8 @@ impl AutoTuner {
             left_out: self.left_out,
             series: self.series.points.clone(),
             samples: match self.ended {
-                Some(_) => Vec::new(),
-                None => self.samples.iter().copied().collect(),
+                Some(_) => Arc::default(),
+                None => Arc::clone(&self.samples),
             },
         }
     }
@@ -487,6 +490,12 @@ mod tests {
         let distances = points.windows(2).map(|pair| pair[1].at - pair[0].at);
         assert!(distances.into_iter().all(|distance| distance == Duration::from_secs(8)));
         assert!(points.last().unwrap().at <= Duration::from_millis(500 * samples));
+    }
+
+    #[test]
+    fn reports_share_samples() {
+        let tuner = AutoTuner::new(4, None, None);
+        assert!(Arc::ptr_eq(&tuner.report().samples, &tuner.report().samples));
     }
 
     #[test]

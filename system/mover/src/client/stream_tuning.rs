@@ -1,7 +1,7 @@
 //! Tuning of the streams of a transfer: what its caller asks for, and what a reader may see of it.
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
 
 use penstock_tuner::{TunerSample, TuningMode};
 
@@ -131,7 +131,7 @@ pub struct TuningReport {
     /// Rate and streams over the whole transfer, at equal distances.
     pub series: Vec<RatePoint>,
     /// Latest samples of half a second; empty once no more are taken.
-    pub samples: Vec<TunerSample>,
+    pub samples: Arc<VecDeque<TunerSample>>,
 }
 
 impl TuningReport {
@@ -145,7 +145,7 @@ impl TuningReport {
             records: Vec::new(),
             left_out: 0,
             series: Vec::new(),
-            samples: Vec::new(),
+            samples: Arc::default(),
         }
     }
 

@@ -342,7 +342,7 @@ impl AgentInner {
             streams_settled: None,
             rtt_us: Some(rtt_us).filter(|rtt| *rtt > 0),
             start: running.conditions,
-            samples: Vec::new(),
+            samples: Arc::default(),
             listed,
         };
         self.record_ended(history, ended, tuning, |totals| running.end.count(totals));

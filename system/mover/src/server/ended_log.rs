@@ -1,7 +1,9 @@
 //! Record of each ended transfer with what was known when it began, for a history.
 
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use penstock_host::load::HostLoad;
 use penstock_protocol::open::Protection;
@@ -44,7 +46,7 @@ pub struct EndedTransfer {
     /// Conditions at its start.
     pub start: StartConditions,
     /// Latest samples of its tuner; none where it had none.
-    pub samples: Vec<TunerSample>,
+    pub samples: Arc<VecDeque<TunerSample>>,
 }
 
 /// Receiver of ended transfers. Called by threads of transfers: it must not block.

@@ -408,7 +408,7 @@ impl Drop for GatewayTransfer {
             streams_settled: None,
             rtt_us: info.map(|info| info.rtt_min_us).filter(|rtt| *rtt > 0),
             start: self.conditions,
-            samples: Vec::new(),
+            samples: Arc::default(),
             listed,
         };
         let tuning = Some(TuningReport::kept(GATEWAY));

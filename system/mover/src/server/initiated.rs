@@ -496,7 +496,7 @@ impl InitiatedTransfer {
             streams_settled: None,
             rtt_us: snapshot.rtt.and_then(|rtt| u32::try_from(rtt.as_micros()).ok()),
             start: self.conditions,
-            samples: Vec::new(),
+            samples: Arc::default(),
             listed,
         }
     }
