@@ -1,11 +1,12 @@
 //! One search for all transfers of a host over one path, and equal shares of what it finds.
 //!
 //! Transfers that search alone each see a share of the link that grows with their streams, and none sees what the link
-//! needs. Their sum behaves as one transfer does.
+//! needs. Their sum behaves as one transfer does. Streams are those of all together; readers and writers those of each, of at
+//! most as many together as one transfer may have.
 
 use crate::TransferController;
 use crate::knee::{KneeController, WarmStart};
-use crate::parallelism::{PipelineStage, TuningLimits};
+use crate::parallelism::{Parallelism, PipelineStage, TuningLimits};
 use crate::reason::TunerDecision;
 use crate::sample::{QueueShares, TcpDifferences, TunerSample};
 
@@ -14,19 +15,19 @@ use crate::sample::{QueueShares, TcpDifferences, TunerSample};
 pub struct MemberSample {
     /// Measurements of the interval.
     pub sample: TunerSample,
-    /// Streams of the transfer without a search.
-    pub default: u16,
-    /// Most streams that the transfer may have.
-    pub streams_max: u16,
+    /// Workers of the transfer without a search.
+    pub default: Parallelism,
+    /// Most workers that the transfer may have alone; those of the default at a stage that keeps them.
+    pub max: Parallelism,
 }
 
 /// Decision of a shared search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SharedDecision {
-    /// Settings of all transfers together, and the reason.
+    /// Streams of all transfers together, readers and writers of each, and the reason.
     pub decision: TunerDecision,
-    /// Streams of each transfer, in the order of the samples.
-    pub streams: Vec<u16>,
+    /// Workers of each transfer, in the order of the samples.
+    pub workers: Vec<Parallelism>,
 }
 
 /// Controller of the transfers of one host over one path. Its limits are their budget of streams.
@@ -42,9 +43,25 @@ pub struct SharedController {
 struct Grouping {
     /// Most streams of each transfer.
     caps: Vec<u16>,
-    /// Sum of the defaults.
+    /// Sum of the default streams.
     default: u16,
     budget: u16,
+    /// Fewest and most readers, and writers, of each transfer.
+    threads: [(u16, u16); 2],
+}
+
+/// Stages whose workers are those of each transfer.
+const THREAD_STAGES: [PipelineStage; 2] = [PipelineStage::Readers, PipelineStage::Writers];
+
+/// Range of the workers of a stage at each transfer whose request leaves them open: the default, and its part of what one may
+/// have.
+fn thread_range(members: &[MemberSample], stage: PipelineStage) -> (u16, u16) {
+    let open = || members.iter().filter(|one| one.max.at(stage) > one.default.at(stage));
+    let default = |member: &MemberSample| member.default.at(stage);
+    let Some(low) = open().map(default).max() else { return (1, 1) };
+    let most = open().map(|one| one.max.at(stage)).min().unwrap_or(low);
+    let count = u16::try_from(members.len()).unwrap_or(u16::MAX);
+    (low, (most / count).max(low))
 }
 
 impl SharedController {
@@ -73,9 +90,12 @@ impl SharedController {
     pub fn observe(&mut self, members: &[MemberSample]) -> Option<SharedDecision> {
         let together = sum(members)?;
         let grouping = Grouping {
-            caps: members.iter().map(|member| member.streams_max.max(1)).collect(),
-            default: members.iter().fold(0, |sum, member| sum.saturating_add(member.default)),
+            caps: members.iter().map(|member| member.max.streams.max(1)).collect(),
+            default: members
+                .iter()
+                .fold(0, |sum, member| sum.saturating_add(member.default.streams)),
             budget: self.budget.max.streams,
+            threads: THREAD_STAGES.map(|stage| thread_range(members, stage)),
         };
         if grouping != self.grouping {
             self.regroup(grouping);
@@ -87,24 +107,33 @@ impl SharedController {
         let given = total(&streams);
         self.search.accept_streams(given);
         let target = decision.target.with(PipelineStage::Streams, given);
-        Some(SharedDecision { decision: TunerDecision { target, ..decision }, streams })
+        let workers = members.iter().zip(streams).map(|(member, streams)| {
+            let of_request = TuningLimits { min: member.default, max: member.max };
+            of_request.clamp(target).with(PipelineStage::Streams, streams)
+        });
+        let workers = workers.collect();
+        Some(SharedDecision { decision: TunerDecision { target, ..decision }, workers })
     }
 
     /// Adapts the search to other transfers or another budget. The sum keeps its streams where they are at least the
     /// defaults together, or where the search has found fewer to be enough.
     fn regroup(&mut self, next: Grouping) {
-        let Grouping { caps, default, budget } = &next;
+        let Grouping { caps, default, budget, threads } = &next;
         let members = u16::try_from(caps.len()).unwrap_or(u16::MAX);
         let now = self.search.target();
         let is_default_at_least = now.streams >= self.grouping.default;
         let wanted = if is_default_at_least { now.streams.max(*default) } else { now.streams };
         let most = total(&divide(u16::MAX, *budget, caps));
-        let limits = TuningLimits {
-            min: self.budget.min.with(PipelineStage::Streams, members.min(most)),
-            max: self.budget.max.with(PipelineStage::Streams, most),
+        let mut limits = TuningLimits {
+            min: Parallelism::streams(members.min(most)),
+            max: Parallelism::streams(most),
         };
+        for (stage, (low, high)) in THREAD_STAGES.into_iter().zip(*threads) {
+            limits.min = limits.min.with(stage, low);
+            limits.max = limits.max.with(stage, high);
+        }
         let streams = total(&divide(wanted, *budget, caps));
-        let floor = now.with(PipelineStage::Streams, *default);
+        let floor = limits.min.with(PipelineStage::Streams, *default);
         self.search.regroup(limits, floor, streams, members);
         self.grouping = next;
     }
@@ -209,7 +238,6 @@ fn sum(members: &[MemberSample]) -> Option<TunerSample> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parallelism::Parallelism;
 
     #[test]
     fn division_is_equal_within_budget() {
@@ -245,14 +273,15 @@ mod tests {
                 sender_cpu: 0.0,
                 receiver_cpu: 0.0,
             },
-            default: 2,
-            streams_max,
+            default: Parallelism::streams(2),
+            max: Parallelism::streams(streams_max),
         };
         let mut streams = vec![2];
         let run = |streams: &mut Vec<u16>, shared: &mut SharedController| {
             for _ in 0..40 {
                 let members: Vec<_> = streams.iter().map(|one| member(*one, 64)).collect();
-                *streams = shared.observe(&members).unwrap().streams;
+                let workers = shared.observe(&members).unwrap().workers;
+                *streams = workers.iter().map(|one| one.streams).collect();
                 assert!(total(streams) <= 12, "{streams:?}");
             }
         };
@@ -264,5 +293,54 @@ mod tests {
         streams.extend([2, 2, 2]);
         run(&mut streams, &mut shared);
         assert_eq!(streams, [2; 5], "twelve is no multiple of five");
+    }
+
+    /// Transfers that read one disk: each read has 10 Mb/s, and all together 400.
+    fn read_shared_disk(named: &[Option<u16>]) -> (Vec<u16>, Vec<f64>) {
+        let (default, max) = (2, 32);
+        let of = |readers| Parallelism { readers, ..Parallelism::streams(4) };
+        let limits = TuningLimits::streams_up_to(64, of(default));
+        let mut shared = SharedController::new(of(default), limits);
+        let mut readers: Vec<u16> = named.iter().map(|one| one.unwrap_or(default)).collect();
+        let mut rates = Vec::new();
+        for _ in 0..120 {
+            let wanted: f64 = readers.iter().map(|one| f64::from(*one) * 10e6).sum();
+            let share = (400e6 / wanted).min(1.0);
+            rates = readers.iter().map(|one| f64::from(*one) * 10e6 * share).collect();
+            let members: Vec<MemberSample> = (0..readers.len())
+                .map(|at| MemberSample {
+                    sample: TunerSample {
+                        interval_us: 500_000,
+                        bytes: (rates[at] / 16.0) as u64,
+                        active: of(readers[at]),
+                        tcp: TcpDifferences::default(),
+                        queues: QueueShares { source_empty: 0.8, ..QueueShares::default() },
+                        sender_cpu: 0.1,
+                        receiver_cpu: 0.1,
+                    },
+                    default: of(named[at].unwrap_or(default)),
+                    max: Parallelism { streams: 64, ..of(named[at].unwrap_or(max)) },
+                })
+                .collect();
+            let workers = shared.observe(&members).unwrap().workers;
+            assert!(workers.iter().all(|one| one.streams == 4), "streams gain nothing");
+            readers = workers.iter().map(|one| one.readers).collect();
+        }
+        (readers, rates)
+    }
+
+    #[test]
+    fn transfers_share_readers_of_disk() {
+        for transfers in 1..=4_u16 {
+            let (readers, rates) = read_shared_disk(&vec![None; transfers.into()]);
+            let most = 32 / transfers;
+            assert!(readers.iter().all(|one| *one == readers[0]), "{readers:?}");
+            assert!((most * 9 / 10..=most).contains(&readers[0]), "{transfers}: {readers:?}");
+            assert!(rates.iter().sum::<f64>() >= 280e6, "{transfers}: {rates:?}");
+        }
+        // Readers of a request stay, and others get their part.
+        let (readers, _) = read_shared_disk(&[Some(5), None]);
+        assert_eq!(readers[0], 5);
+        assert!((14..=16).contains(&readers[1]), "{readers:?}");
     }
 }

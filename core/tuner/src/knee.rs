@@ -128,8 +128,8 @@ pub struct KneeController {
     spared: Option<f64>,
     /// Set once a rate limit kept as many streams busy at two settings: each has a cap, and fewer do not reach the limit.
     is_capped: bool,
-    /// Fewest workers of a step: the transfers that share the search, since each gets as many.
-    step_min: u16,
+    /// Transfers that share the search.
+    transfers: u16,
     /// Greatest rate of one stream that was measured, as a logarithm.
     stream_rate: f64,
 }
@@ -165,7 +165,7 @@ impl KneeController {
             is_crowded: false,
             spared: None,
             is_capped: false,
-            step_min: 1,
+            transfers: 1,
             stream_rate: 0.0,
         }
     }
@@ -376,7 +376,9 @@ impl KneeController {
         }
         if ratio >= required && gain > 0.0 {
             let change = StageChange { stage, from: base.workers, to: level.workers };
-            if ratio < KNEE_WITHIN && level.workers.saturating_sub(base.workers) > self.step_min {
+            if ratio < KNEE_WITHIN
+                && level.workers.saturating_sub(base.workers) > self.step_min(stage)
+            {
                 return self.narrow(stage, base, level, 0);
             }
             if limit.stage() == Some(stage) && self.has_room(stage) {
@@ -387,7 +389,8 @@ impl KneeController {
             return ChangeReason::Gained { change, gain_percent, elasticity: ratio };
         }
         self.is_crowded |= gain < -CROWDED_LOSS;
-        if gain < -2.0 * error || level.workers.saturating_sub(base.workers) <= self.step_min {
+        if gain < -2.0 * error || level.workers.saturating_sub(base.workers) <= self.step_min(stage)
+        {
             return self.take_back(stage, base.workers, gain, required * steps);
         }
         if gain < FLAT_LOSS && is_network(stage) {
@@ -471,7 +474,7 @@ impl KneeController {
             return self.take_back(stage, low.workers, gain, required * steps);
         }
         let width = high.workers.saturating_sub(level.workers);
-        if width <= (level.workers / 10).max(self.step_min) || tried >= NARROWINGS_MAX {
+        if width <= (level.workers / 10).max(self.step_min(stage)) || tried >= NARROWINGS_MAX {
             return self.settle_at(stage, &high);
         }
         self.narrow(stage, level, high, tried)

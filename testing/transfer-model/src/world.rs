@@ -115,8 +115,8 @@ pub(crate) fn run_with(
             .zip(&live)
             .map(|(sample, one)| MemberSample {
                 sample: *sample,
-                default: one.transfer.start.streams,
-                streams_max: u16::MAX,
+                default: one.transfer.start,
+                max: scenario.limits.max.with(PipelineStage::Streams, u16::MAX),
             })
             .collect();
         let common = together.as_mut().and_then(|together| together.observe(&members));
@@ -124,10 +124,9 @@ pub(crate) fn run_with(
             live.into_iter().zip(samples).zip(outcomes).enumerate()
         {
             let decision = match &common {
-                Some(SharedDecision { decision, streams }) => TunerDecision {
-                    target: decision.target.with(PipelineStage::Streams, streams[at]),
-                    ..*decision
-                },
+                Some(SharedDecision { decision, workers }) => {
+                    TunerDecision { target: workers[at], ..*decision }
+                }
                 None => one.transfer.controller.observe(&sample),
             };
             one.record(outcome.rate_bps, sample, decision);

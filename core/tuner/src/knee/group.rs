@@ -4,6 +4,12 @@ use super::{KneeController, KneeState};
 use crate::parallelism::{Parallelism, PipelineStage, TuningLimits};
 
 impl KneeController {
+    /// Fewest workers of a step: streams are those of all transfers, and each gets as many; readers and writers are those of
+    /// each.
+    pub(super) fn step_min(&self, stage: PipelineStage) -> u16 {
+        if stage == PipelineStage::Streams { self.transfers } else { 1 }
+    }
+
     /// Continues the search for `transfers` that have `streams` together, and `floor` by default, within other limits.
     /// Measurements at other settings no longer count, unless the settings are held and stay.
     pub(crate) fn regroup(
@@ -15,7 +21,7 @@ impl KneeController {
     ) {
         self.limits = limits;
         self.floor = limits.clamp(floor);
-        self.step_min = transfers.max(1);
+        self.transfers = transfers.max(1);
         let target = limits.clamp(self.target.with(PipelineStage::Streams, streams));
         if target != self.target {
             self.target = target;

@@ -189,9 +189,9 @@ impl KneeController {
                 () if self.hold.tests_sharing => now.saturating_sub(step_of(now, STEP_SHARED)),
                 () => now.saturating_sub(step_of(now, self.hold.down.step)),
             };
-            let to = to.min(now.saturating_sub(self.step_min)).max(lowest);
+            let to = to.min(now.saturating_sub(self.step_min(stage))).max(lowest);
             // With few streams for each of several transfers a step of one for each is too large to be free.
-            let is_coarse = self.step_min > 1
+            let is_coarse = self.step_min(stage) > 1
                 && !is_allotted(stage, limit)
                 && f64::from(now - to) > f64::from(now) * STEP_COARSE;
             if to < now && !is_coarse {
@@ -204,7 +204,7 @@ impl KneeController {
             return None;
         }
         let now = self.target.at(stage);
-        let to = now.saturating_add(step_of(now, self.hold.up.step).max(self.step_min));
+        let to = now.saturating_add(step_of(now, self.hold.up.step).max(self.step_min(stage)));
         Some(self.probe(stage, self.hold.before(now), to))
     }
 

@@ -151,7 +151,7 @@ impl KneeController {
         let is_doubtful = repeats >= REPEATS_MAX && gain + error >= required;
         if (gain >= required || is_doubtful) && gain > 2.0 * error.max(GAIN_MIN / 2.0) {
             let ratio = elasticity(gain, now.workers, out.workers);
-            if ratio < PROPORTIONAL_MIN && out.workers - now.workers > self.step_min {
+            if ratio < PROPORTIONAL_MIN && out.workers - now.workers > self.step_min(stage) {
                 return self.narrow(stage, *now, *out, 0);
             }
             let change = self.set(stage, out.workers);
@@ -218,7 +218,7 @@ impl KneeController {
         }
         let is_open = gain + 2.0 * error > -budget && repeats < REPEATS_MAX;
         let may_share = ratio - 2.0 * ratio_error <= shrinks_below && repeats < REPEATS_MAX;
-        let smallest = step_of(now.workers, STEP_DOWN).max(self.step_min);
+        let smallest = step_of(now.workers, STEP_DOWN).max(self.step_min(stage));
         let has_smaller_step = now.workers - out.workers > smallest;
         if tested_sharing && is_shared && leaves_default && may_share {
             self.hold.tests_sharing = true;

@@ -26,7 +26,7 @@ impl KneeController {
         let smaller = base.workers - step_of(base.workers, TRIM_STEP);
         let fewest = if predicted < base.workers { predicted } else { smaller };
         let fewest = fewest.max(self.floor.at(stage));
-        if fewest.saturating_add(self.step_min) <= base.workers {
+        if fewest.saturating_add(self.step_min(stage)) <= base.workers {
             let change = self.set(stage, fewest);
             self.state = KneeState::Trimming { stage, base: both, level: RateLevel::at(change.to) };
             return ChangeReason::Probing { change };

@@ -2,7 +2,7 @@
 //!
 //! The caller ticks it and changes the settings: a retired stream ends after its block, and any block may use any stream.
 //! Settings that someone else changes meanwhile end it: the operator's word counts. An order may set the number of streams
-//! to begin with and not to exceed. Transfers that share a search share its streams, and keep their readers and writers.
+//! to begin with and not to exceed. Transfers that share a search share its streams, readers and writers.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -385,11 +385,11 @@ impl AutoTuner {
     ) -> (Parallelism, Option<(TunerDecision, u16)>) {
         match (&self.shared, sharing) {
             (Some(member), Some(SharingBounds { budget, .. })) => {
-                let streams_max = self.limits.max.streams;
-                let (start, known) = (self.start.streams, known.map(|known| known.streams));
-                let limits = SearchLimits { start, known, streams_max, budget };
-                let SharedAnswer { streams, decision } = member.observe(sample, limits);
-                (self.wanted.with(PipelineStage::Streams, streams), decision)
+                let (start, max) = (self.start, self.limits.max);
+                let known = known.map(|known| known.streams);
+                let limits = SearchLimits { start, known, max, budget };
+                let SharedAnswer { workers, decision } = member.observe(sample, limits);
+                (workers, decision)
             }
             _ => {
                 let decision = self.controller.observe(sample);

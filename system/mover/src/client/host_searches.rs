@@ -1,12 +1,12 @@
 //! Searches that the transfers of an agent to one host share: each transfer brings its samples, and gets an equal part of
-//! the streams that the search finds.
+//! the streams, readers and writers that the search finds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use penstock_tuner::{
-    MemberSample, Parallelism, SharedController, StreamsDemand, TunerDecision, TunerSample,
-    TuningLimits, WarmStart, share_budget,
+    MemberSample, Parallelism, PipelineStage, SharedController, StreamsDemand, TunerDecision,
+    TunerSample, TuningLimits, WarmStart, share_budget,
 };
 
 use crate::base::lock::lock;
@@ -31,10 +31,10 @@ struct HostSearch {
 struct SearchMember {
     /// Sample since the latest decision.
     sample: Option<TunerSample>,
-    default: u16,
-    streams_max: u16,
-    /// Streams that the latest decision gives it.
-    given: u16,
+    default: Parallelism,
+    max: Parallelism,
+    /// Workers that the latest decision gives it.
+    given: Parallelism,
     /// Streams that it has, or that the search last gave it.
     holding: u16,
     missed: u32,
@@ -53,21 +53,21 @@ pub(crate) struct SearchMembership {
 /// Answer of a shared search to a transfer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct SharedAnswer {
-    /// Streams that it should have now.
-    pub(crate) streams: u16,
+    /// Workers that it should have now.
+    pub(crate) workers: Parallelism,
     /// Decision that it has not seen yet, with the number of transfers that it is for.
     pub(crate) decision: Option<(TunerDecision, u16)>,
 }
 
-/// Streams of the transfers that search, at one moment.
+/// Workers of a transfer that searches, and streams of all of them, at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SearchLimits {
-    /// Default of a transfer.
-    pub(crate) start: u16,
+    /// Default of this transfer.
+    pub(crate) start: Parallelism,
     /// Streams with which it begins instead, where it is the first.
     pub(crate) known: Option<u16>,
-    /// Most streams of this transfer.
-    pub(crate) streams_max: u16,
+    /// Most workers of this transfer.
+    pub(crate) max: Parallelism,
     /// Most streams of all transfers that search.
     pub(crate) budget: u16,
 }
@@ -118,11 +118,12 @@ impl HostSearches {
         let transfers = u16::try_from(search.members.len()).unwrap_or(u16::MAX);
         let (round, decision) = (search.round, search.decision);
         let member = search.members.get_mut(&id).expect("this transfer has joined");
-        let streams = member.given.min(free.max(sample.active.streams)).max(1);
+        let streams = member.given.streams.min(free.max(sample.active.streams)).max(1);
         member.holding = sample.active.streams.max(streams);
         let is_new = std::mem::replace(&mut member.round, round) != round;
         let decision = decision.filter(|_| is_new).map(|decision| (decision, transfers));
-        SharedAnswer { streams, decision }
+        let workers = member.given.with(PipelineStage::Streams, streams);
+        SharedAnswer { workers, decision }
     }
 }
 
@@ -140,8 +141,9 @@ fn budget_of(searches: &BTreeMap<String, HostSearch>, host: &str, budget: u16) -
 
 impl HostSearch {
     fn new(limits: SearchLimits) -> Self {
-        let default = Parallelism::streams(limits.start);
-        let start = WarmStart { default, predicted: limits.known.map(Parallelism::streams) };
+        let default = limits.start;
+        let known = limits.known.map(|streams| default.with(PipelineStage::Streams, streams));
+        let start = WarmStart { default, predicted: known };
         let budget = TuningLimits::streams_up_to(limits.budget, default);
         Self {
             controller: SharedController::new(start, budget),
@@ -156,14 +158,14 @@ impl HostSearch {
         let member = self.members.entry(id).or_insert_with(|| SearchMember {
             sample: None,
             default: limits.start,
-            streams_max: limits.streams_max,
-            given: sample.active.streams,
+            max: limits.max,
+            given: sample.active,
             holding: sample.active.streams,
             missed: 0,
             round,
         });
         let is_second = member.sample.replace(*sample).is_some();
-        (member.default, member.streams_max) = (limits.start, limits.streams_max);
+        (member.default, member.max) = (limits.start, limits.max);
         member.missed = 0;
         if is_second {
             let missing = self.members.values_mut().filter(|member| member.sample.is_none());
@@ -182,15 +184,15 @@ impl HostSearch {
             .members
             .values_mut()
             .filter_map(|member| {
-                let SearchMember { default, streams_max, .. } = *member;
-                member.sample.take().map(|sample| MemberSample { sample, default, streams_max })
+                let SearchMember { default, max, .. } = *member;
+                member.sample.take().map(|sample| MemberSample { sample, default, max })
             })
             .collect();
         let Some(decided) = self.controller.observe(&samples) else { return };
         self.round += 1;
         self.decision = Some(decided.decision);
-        for (member, streams) in self.members.values_mut().zip(decided.streams) {
-            member.given = streams;
+        for (member, workers) in self.members.values_mut().zip(decided.workers) {
+            member.given = workers;
         }
     }
 }
@@ -223,8 +225,12 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: SearchLimits =
-        SearchLimits { start: 2, known: None, streams_max: 64, budget: 12 };
+    const LIMITS: SearchLimits = SearchLimits {
+        start: Parallelism::streams(2),
+        known: None,
+        max: Parallelism::streams(64),
+        budget: 12,
+    };
 
     fn sample(streams: u16) -> TunerSample {
         TunerSample {
@@ -242,7 +248,7 @@ mod tests {
     fn run(members: &[SearchMembership], streams: &mut [u16], intervals: usize) {
         for _ in 0..intervals {
             for (at, member) in members.iter().enumerate() {
-                streams[at] = member.observe(&sample(streams[at]), LIMITS).streams;
+                streams[at] = member.observe(&sample(streams[at]), LIMITS).workers.streams;
                 // The first stream of a transfer is there in any case.
                 assert!(streams.iter().sum::<u16>() <= LIMITS.budget + 1, "{streams:?}");
             }
