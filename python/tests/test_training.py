@@ -88,7 +88,7 @@ def test_odd_sizes_are_left_out(tmp_path: Path) -> None:
 def export(path: Path, **changes: str) -> tuple[list[features.Transfer], dict[str, int]]:
     row = dict.fromkeys(features.EXPORT_COLUMNS, "")
     row |= {"verdict": "done", "protocol": "penstock", "moved_bytes": "8000", "seconds": "2"}
-    row |= {"started_unix_seconds": "1800000000", "synthetic": "false"} | changes
+    row |= {"started_unix_seconds": "1800000000", "synthetic": "false", "files": "1"} | changes
     path.write_text(",".join(row) + "\n" + ",".join(row.values()) + "\n")
     return features.read_export(path)
 
@@ -98,14 +98,21 @@ def export(path: Path, **changes: str) -> tuple[list[features.Transfer], dict[st
     [
         ({"started_unix_seconds": "soon"}, "no time"),
         ({"started_unix_seconds": "nan"}, "no time"),
+        ({"started_unix_seconds": "-1e300"}, "no time"),
         ({"seconds": "1e-300"}, "rate out of range"),
-        ({"seconds": "1e300"}, "rate out of range"),
+        ({"seconds": "1e20"}, "rate out of range"),
         ({"moved_bytes": "-1"}, "nothing moved"),
         ({"moved_bytes": "inf"}, "nothing moved"),
     ],
 )
 def test_odd_rows_are_left_out(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
     assert export(tmp_path / "history.csv", **changes) == ([], {reason: 1})
+
+
+def test_odd_cells_are_unknown(tmp_path: Path) -> None:
+    (transfer,), _ = export(tmp_path / "history.csv", files="1e308", load_1min="1e300", processors="1e-320")
+    assert transfer.known["files"] is None
+    assert transfer.known["load_per_processor"] is None
 
 
 def test_hostile_history_is_refused(tmp_path: Path) -> None:

@@ -84,13 +84,17 @@ def run_reported(program: str, run: Callable[[argparse.Namespace], dict], args: 
     return 0
 
 
-def number(text: str | None) -> float | None:
-    """A finite number; None for an empty cell or anything else."""
+#: Largest number of a row: larger ones do not fit the trees' single precision.
+NUMBER_MAX = 1e30
+
+
+def number(text: str | float | None) -> float | None:
+    """A number of at most NUMBER_MAX; None for an empty cell or anything else."""
     try:
-        value = float(text or "")
+        value = float("" if text is None else text)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= NUMBER_MAX else None
 
 
 #: Columns that every export has.
@@ -169,7 +173,7 @@ def of_export(row: dict[str, str]) -> Transfer:
             "writers",
         )
     }
-    known["load_per_processor"] = load / processors if load is not None and processors else None
+    known["load_per_processor"] = number(load / processors) if load is not None and processors else None
     known["encrypted"] = {"tls": 1.0, "integrity": 0.0}.get(row["protection"])
     moved = float(row["moved_bytes"])
     return Transfer(

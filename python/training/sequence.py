@@ -23,7 +23,7 @@ try:
     import jax
     import jax.numpy as jnp
     import numpy as np
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 except ImportError as error:
     sys.exit(f"sequence.py: {error}: use the Python of make sequence-training")
 
@@ -285,11 +285,11 @@ class Model:
             },
         }
         tensors = self.weights | {"golden.input": golden, "golden.output": self.outputs(relative)}
-        save_file(
+        model = save(
             {name: np.ascontiguousarray(one) for name, one in tensors.items()},
-            path,
             metadata={"penstock": json.dumps(described, separators=(",", ":"), allow_nan=False)},
         )
+        path.write_bytes(model)
 
 
 def baselines(windows: Windows) -> dict[str, np.ndarray]:
@@ -434,12 +434,10 @@ def shown(report: dict) -> str:
 
 
 def usable(traces: list[Trace], columns: list[str]) -> tuple[list[Trace], int]:
-    """Traces that are long enough and have all columns."""
+    """Traces that are long enough, move data and have all columns."""
     at = [NAMES.index(name) for name in columns]
     good = [
-        one
-        for one in traces
-        if len(one.intervals) >= WINDOW + max(HORIZONS) and not np.isnan(one.intervals[:, at]).any()
+        one for one in traces if not np.isnan(one.intervals[:, at]).any() and len(Windows([one], columns, TRAIN_STRIDE))
     ]
     return good, len(traces) - len(good)
 
@@ -452,7 +450,7 @@ def run(args: argparse.Namespace) -> dict:
     traces, left_out, sha256 = reader.read(args.traces)
     traces, without = usable(traces, columns)
     if without:
-        left_out[f"shorter than {WINDOW + max(HORIZONS)} s, or without a feature"] = without
+        left_out[f"shorter than {WINDOW + max(HORIZONS)} s, at rest, or without a feature"] = without
     if len(traces) < TRACES_MIN:
         raise FileError(
             f"{len(traces)} usable traces, and {TRACES_MIN} are needed: give more files, or fewer --features "
