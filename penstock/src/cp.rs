@@ -54,11 +54,12 @@ pub(crate) struct CpArgs {
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
-    /// Data streams, or "auto"
+    /// Data streams; "auto" begins with 2 to 8, and --tune adjusts them
     #[arg(long, value_name = "N", default_value = "auto", value_parser = streams)]
     pub streams: Streams,
-    /// Adjust "--streams auto" while the copy runs (auto), keep it (off), or keep it and log what would be tried (observe);
-    /// for copies that this end, or one agent to another, sends
+    /// Adjust streams, readers and writers while the copy runs, where no option names a number (auto), keep them (off), or
+    /// keep them and list what would be tried (observe); for copies that this end, or one agent to another, sends. penstock
+    /// transfers show ID --why lists the decisions
     #[arg(long, value_enum, default_value_t = Tune::Auto)]
     pub tune: Tune,
     /// Total rate, such as 10G
@@ -185,9 +186,9 @@ fn streams(text: &str) -> anyhow::Result<Streams> {
 pub(crate) enum Tune {
     /// Applies its decisions, unless `--streams` names a number.
     Auto,
-    /// Keeps the streams.
+    /// Keeps the numbers.
     Off,
-    /// Keeps the streams, and lists what would be tried.
+    /// Keeps the numbers, and lists what would be tried.
     Observe,
 }
 

@@ -63,7 +63,8 @@ enum TransferCommand {
     Show {
         /// Number of the transfer, or cp and the number of the copy's process
         id: Id,
-        /// Print each decision about the streams, with the figures behind it (docs/tuner.md)
+        /// Print each decision about streams, readers and writers, with the figures behind it, also after the end
+        /// (docs/tuner.md)
         #[arg(long)]
         why: bool,
     },

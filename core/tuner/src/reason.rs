@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use penstock_units::BitRate;
 use serde::{Deserialize, Serialize};
 
 use crate::bottleneck::BindingLimit;
@@ -158,11 +159,10 @@ impl fmt::Display for ChangeReason {
             Self::Narrowing { change, low, high } => {
                 write!(f, "Tries {change}: the knee lies between {low} and {high}.")
             }
-            Self::Knee { change, rate_bps } => write!(
-                f,
-                "Settles, {change}: this reaches {:.1} Mb/s, the rate of more.",
-                rate_bps / 1e6
-            ),
+            Self::Knee { change, rate_bps } => {
+                let rate = BitRate(*rate_bps as u64);
+                write!(f, "Settles, {change}: this reaches {rate}, the rate of more.")
+            }
             Self::Probing { change } => write!(f, "Compares {change} with the present."),
             Self::Comparing { change, gain_percent } => write!(
                 f,
