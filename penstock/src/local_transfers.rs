@@ -3,17 +3,21 @@
 //!
 //! A connection carries one request and one reply, each a line of JSON. Only this user can access the directory. A
 //! client that finds the socket of an ended copy removes it. The decisions about the streams of the latest copies stay in
-//! files after their end.
+//! files after their end, and the samples of long ones as traces.
 
+use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
+use penstock_agent::history::EndedTrace;
 use penstock_agent::http::api::{TransferChange, TransferFacts};
 use penstock_agent::http::tuning::TuningFacts;
+use penstock_daemon::state::StateDir;
+use penstock_mover::TunerSample;
 use serde::{Deserialize, Serialize};
 
 use crate::credentials;
@@ -143,14 +147,13 @@ fn ended_directory() -> anyhow::Result<PathBuf> {
 /// Keeps the decisions of this copy, which ends, for [`tuning`].
 pub(crate) fn keep_tuning(tuning: &TuningFacts) -> anyhow::Result<()> {
     let directory = ended_directory()?;
-    let path = directory.join(format!("{}.json", std::process::id()));
+    let name = format!("{}.json", std::process::id());
     if tuning.decisions.is_empty() {
         // Another process had this number.
-        let _ = std::fs::remove_file(path);
+        let _ = std::fs::remove_file(directory.join(name));
         return Ok(());
     }
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-    std::fs::write(&path, serde_json::to_vec(tuning)?)?;
+    StateDir::open(&directory)?.write(&name, &serde_json::to_vec(tuning)?, 0o600)?;
     let age =
         |entry: std::fs::DirEntry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()));
     let mut all: Vec<_> = std::fs::read_dir(&directory)?.flatten().filter_map(age).collect();
@@ -158,6 +161,13 @@ pub(crate) fn keep_tuning(tuning: &TuningFacts) -> anyhow::Result<()> {
     let surplus = all.len().saturating_sub(ENDED_COPIES_MAX);
     all.drain(..surplus).for_each(|(_, path)| drop(std::fs::remove_file(path)));
     Ok(())
+}
+
+/// Keeps the samples of this copy, which ends, for the training of models.
+pub(crate) fn keep_trace(samples: Arc<VecDeque<TunerSample>>) -> anyhow::Result<()> {
+    let ended_unix_seconds = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64();
+    let trace = EndedTrace { id: std::process::id().into(), ended_unix_seconds, samples };
+    Ok(trace.keep(credentials::state()?.path())?)
 }
 
 /// `None` when the copy has ended, or ends before it answers; removes the socket of an ended one.

@@ -353,6 +353,9 @@ pub(crate) fn follow(
     if let Err(error) = local_transfers::keep_tuning(&running.tuning()) {
         tracing::debug!("the decisions about the streams are not kept: {error:#}");
     }
+    if let Err(error) = local_transfers::keep_trace(running.samples()) {
+        tracing::debug!("its trace is not kept: {error:#}");
+    }
     let seconds = shown.started.elapsed().as_secs_f64();
     let snapshot = running.snapshot();
     let written = sums.take(running.take_placed()).and_then(|()| match sums.file.take() {

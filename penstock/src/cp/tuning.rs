@@ -1,9 +1,12 @@
 //! Tuning of the streams of a copy: who does it, or why they stay as they are.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use penstock_agent::http::tuning::TuningFacts;
 use penstock_agent::running_forecast::RateForecaster;
 use penstock_mover::{
-    STREAMS_MAX, StreamTuning, TuningBounds, TuningMode, TuningReport, default_streams,
+    STREAMS_MAX, StreamTuning, TunerSample, TuningBounds, TuningMode, TuningReport, default_streams,
 };
 
 use super::plan::RunningCopy;
@@ -53,6 +56,11 @@ impl RunningCopy {
     /// As [`Self::tuning`], with forecasts of the next seconds where there is a model.
     pub(crate) fn tuning_now(&self, forecaster: &RateForecaster) -> TuningFacts {
         TuningFacts::of_running(self.tuning_report(), forecaster)
+    }
+
+    /// Latest samples of its tuner; none where it has none.
+    pub(crate) fn samples(&self) -> Arc<VecDeque<TunerSample>> {
+        self.tuning_report().samples
     }
 
     fn tuning_report(&self) -> TuningReport {

@@ -91,7 +91,7 @@ fn train_sequence(scripts: &Path, python: &Path, state: &StateDir) -> anyhow::Re
     let traces = trace_files(state.path()).with_context(|| directory.display().to_string())?;
     if traces.is_empty() {
         bail!(
-            "{}: no traces: an agent keeps those of transfers whose streams it tuned for 35 s or more",
+            "{}: no traces: agents and penstock cp keep those of transfers that they sent and tuned for 35 s or more",
             directory.display()
         );
     }

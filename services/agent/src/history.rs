@@ -30,8 +30,7 @@ pub use database::{AGE_MAX_S, HistoryError, ROWS_MAX};
 pub use path_memory::PathMemory;
 pub use row::{HistoryRow, ProtectionName, TransferVerdict};
 use streams_memory::StreamsMemory;
-use traces::EndedTrace;
-pub use traces::{TRACES_DIRECTORY, trace_files};
+pub use traces::{EndedTrace, TRACES_DIRECTORY, trace_files};
 
 /// File in the state directory.
 pub const FILE: &str = "history.db";
@@ -152,7 +151,8 @@ async fn write_rows(
     let mut is_failing = false;
     while let Some(HistoryMessage::Ended { row, trace }) = receiver.recv().await {
         let appended = database::append(&path, &mut database, &row).await;
-        match appended.and_then(|()| write_trace(&state, &trace)) {
+        let keep = || tokio::task::block_in_place(|| trace.keep(&state));
+        match appended.and_then(|()| keep()) {
             Ok(()) => is_failing = false,
             Err(error) => {
                 // Logged once per series of failures.
@@ -166,14 +166,6 @@ async fn write_rows(
     if let Some(database) = database {
         database.close().await;
     }
-}
-
-fn write_trace(state: &Path, trace: &EndedTrace) -> Result<(), HistoryError> {
-    if !trace.is_long() {
-        return Ok(());
-    }
-    let written = tokio::task::block_in_place(|| trace.write(state));
-    written.map_err(|fault| HistoryError::new(&state.join(TRACES_DIRECTORY), fault))
 }
 
 /// Reads the latest `rows` of the history in the state directory `state`, oldest first; none where there is no file.

@@ -1,6 +1,7 @@
 //! History of transfers: rows, bounds, damaged files and restarts.
 
 use std::collections::VecDeque;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::time::UNIX_EPOCH;
 
@@ -198,11 +199,17 @@ fn killed_write_leaves_no_trace() {
     store(state.path(), [long(1)]);
     // As a process leaves it that is killed before the new name.
     let unfinished = state.path().join(TRACES_DIRECTORY).join(".01800000002000-000002.jsonl.4711");
-    std::fs::write(&unfinished, "{\"sample\":{\"inter").unwrap();
+    let an_hour_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
+    let mut file = std::fs::File::create(&unfinished).unwrap();
+    file.write_all(b"{\"sample\":{\"inter").unwrap();
+    file.set_modified(an_hour_ago).unwrap();
+    let in_progress = unfinished.with_extension("4712");
+    std::fs::write(&in_progress, "{").unwrap();
     assert_eq!(trace_files(state.path()).unwrap().len(), 1);
     store(state.path(), [long(3)]);
     assert_eq!(trace_files(state.path()).unwrap().len(), 2);
     assert!(!unfinished.exists(), "the next trace removes it");
+    assert!(in_progress.exists(), "a copy writes it");
 }
 
 /// A transfer that this host sent.

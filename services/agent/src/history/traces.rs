@@ -1,18 +1,20 @@
 //! Traces of ended transfers, from which models of running transfers are trained: the latest samples of their tuners.
 //!
 //! A file for each transfer, with a JSON object a line that has the `sample`, as `python/training/traces.py` reads it. It
-//! names neither hosts nor paths. The directory is private to the agent's user, and keeps the latest files.
+//! names neither hosts nor paths. The directory is private to the user of the agent, or of `penstock cp`, and keeps the latest
+//! files.
 
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use penstock_daemon::state::StateDir;
 use penstock_mover::TunerSample;
 use serde::Serialize;
 
-use super::database::HistoryFault;
+use super::database::{HistoryError, HistoryFault};
 
 /// Directory in the state directory.
 pub const TRACES_DIRECTORY: &str = "traces";
@@ -23,10 +25,13 @@ pub(super) const TRACES_MAX: usize = 400;
 /// Fewest samples of half a second: a window of the models and the longest horizon need 35 s.
 const TRACE_SAMPLES_MIN: usize = 70;
 
+/// Age from which a hidden file is no longer being written.
+const UNFINISHED_AGE: Duration = Duration::from_secs(60);
+
 /// Samples of one transfer.
 #[derive(Debug)]
-pub(super) struct EndedTrace {
-    /// Number of the transfer.
+pub struct EndedTrace {
+    /// Number of the transfer, of a copy that of its process.
     pub id: u64,
     /// Time at which the transfer ended.
     pub ended_unix_seconds: f64,
@@ -40,14 +45,21 @@ struct TraceLine<'a> {
 }
 
 impl EndedTrace {
-    /// True if models can learn from it.
-    pub(super) fn is_long(&self) -> bool {
-        self.samples.len() >= TRACE_SAMPLES_MIN
+    /// Writes it to the state directory atomically and durably, and removes the oldest files beyond [`TRACES_MAX`]. One that
+    /// is too short for models is not kept.
+    ///
+    /// # Errors
+    /// When the directory cannot be written.
+    pub fn keep(&self, state: &Path) -> Result<(), HistoryError> {
+        if self.samples.len() < TRACE_SAMPLES_MIN {
+            return Ok(());
+        }
+        let directory = state.join(TRACES_DIRECTORY);
+        self.write(state, &directory).map_err(|fault| HistoryError::new(&directory, fault))
     }
 
-    /// Writes it to the state directory atomically and durably, and removes the oldest files beyond [`TRACES_MAX`].
-    pub(super) fn write(&self, state: &Path) -> Result<(), HistoryFault> {
-        let directory = StateDir::open(&state.join(TRACES_DIRECTORY))?;
+    fn write(&self, state: &Path, directory: &Path) -> Result<(), HistoryFault> {
+        let directory = StateDir::open(directory)?;
         remove_unfinished(directory.path())?;
         let milliseconds = (self.ended_unix_seconds * 1e3) as u64;
         let name = format!("{milliseconds:014}-{:06}.jsonl", self.id);
@@ -63,12 +75,15 @@ impl EndedTrace {
     }
 }
 
-/// Removes the hidden files that killed processes left half written: one task at a time writes.
+/// Removes the hidden files that killed processes left half written.
 fn remove_unfinished(directory: &Path) -> io::Result<()> {
+    let is_old = |changed: SystemTime| changed.elapsed().is_ok_and(|age| age >= UNFINISHED_AGE);
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
-        if entry.file_name().as_encoded_bytes().starts_with(b".") {
-            std::fs::remove_file(entry.path())?;
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        // An agent and copies may write at once: a file may have its name by now.
+        if is_hidden && entry.metadata().and_then(|facts| facts.modified()).is_ok_and(is_old) {
+            let _ = std::fs::remove_file(entry.path());
         }
     }
     Ok(())
