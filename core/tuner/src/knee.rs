@@ -449,7 +449,7 @@ impl KneeController {
         }
         let difference = level.mean() - high.mean();
         let error = level.error_of_difference(&high, self.noise.sigma());
-        if difference - 3.0 * error > SHIFT_CLEAR {
+        if difference - 3.0 * error > SHIFT_CLEAR || level.is_jumping(self.noise.sigma()) {
             // Fewer gain what no setting explains: the path has changed.
             self.restart(true);
             return ChangeReason::RateShift { percent: percent(difference) };

@@ -15,6 +15,9 @@ const SIGMA_GAIN: f64 = 0.1;
 /// Smallest fall within a level, as a logarithm, that counts as one.
 const FALL_MIN: f64 = 0.08;
 
+/// Smallest rise within a level, as a logarithm, that no noise explains: by a quarter.
+const JUMP_MIN: f64 = 0.22;
+
 /// Share of time from which waiting for a rate limit is beyond noise.
 const LIMITED_SHARE_CLEAR: f64 = 0.1;
 
@@ -63,6 +66,11 @@ impl RateLevel {
     /// True if its samples end well below where they begin.
     pub(crate) fn is_falling(&self, sigma: f64) -> bool {
         self.last - self.first < -FALL_MIN.max(3.0 * sigma)
+    }
+
+    /// True if its samples end far above where they begin: the path has changed meanwhile.
+    pub(crate) fn is_jumping(&self, sigma: f64) -> bool {
+        self.last - self.first > JUMP_MIN.max(4.0 * sigma)
     }
 
     /// Rate of the level in bits per second.
