@@ -279,6 +279,37 @@ mod tests {
     }
 
     #[test]
+    fn transfers_to_host_share_readers() {
+        let searches = Arc::default();
+        let default = Parallelism { readers: 2, ..Parallelism::streams(2) };
+        let max = Parallelism { readers: 32, ..Parallelism::streams(64) };
+        let limits = SearchLimits { start: default, known: None, max, budget: 64 };
+        let join = |id| SearchMembership::new(&searches, "a".to_owned(), id);
+        let mut members = vec![join(1)];
+        let mut workers = vec![default];
+        for transfers in 1..=3 {
+            for _ in 0..60 {
+                for (member, has) in members.iter().zip(&mut workers) {
+                    // Each read has a rate of its own.
+                    let slow = TunerSample {
+                        bytes: u64::from(has.readers) * 500_000,
+                        active: *has,
+                        queues: QueueShares { source_empty: 0.8, ..QueueShares::default() },
+                        ..sample(2)
+                    };
+                    *has = member.observe(&slow, limits).workers;
+                }
+            }
+            let most = 32 / transfers;
+            assert!(workers.iter().all(|one| *one == workers[0]), "{workers:?}");
+            assert!((most * 3 / 4..=most).contains(&workers[0].readers), "{workers:?}");
+            assert_eq!(workers[0].streams, 2, "{workers:?}");
+            members.push(join(u64::from(transfers) + 1));
+            workers.push(default);
+        }
+    }
+
+    #[test]
     fn silent_transfer_no_longer_counts() {
         let searches = Arc::default();
         let join = |id| SearchMembership::new(&searches, "a".to_owned(), id);
