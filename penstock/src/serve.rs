@@ -32,8 +32,8 @@ _METRICS, _TOKENS, _RATE, _TRANSFERS, _STREAMS, _MEMORY, _KEEP_UNFINISHED, _CPU,
 
 On its first start the agent makes a certificate and a token in its state directory. The same user on \
 this machine needs nothing more; for another host it prints the line to type there. SIGTERM or SIGINT \
-ends it so that every transfer resumes later; a second one ends it at once. SIGHUP reads limits, exports \
-and tokens of the file again, and a controller's classes, tokens and topology; running transfers go on.
+ends it so that every transfer resumes later; a second one ends it at once. SIGHUP reads limits, exports, \
+tokens and certificates of the file again, and a controller's classes, tokens and topology; running transfers go on.
 
 Examples:
   penstock serve --root /data

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use common::{
     Agent, CommandOutcome, ReadyProcess, RunningCommand, penstock, run, wait_until, write_private,
 };
+use penstock_testkit::certificates::HostCertificate;
+use penstock_testkit::http::TestRequest;
 use penstock_testkit::raw::uninterrupted;
 use serde_json::Value;
 
@@ -228,6 +230,49 @@ fn sighup_reloads_limits_exports_and_tokens() {
     let login = ["login", &listen, "--token", token, "--fingerprint", fingerprint];
     let (code, text, error) = output(penstock(&at("late")).args(login));
     assert!(code == 0 && text.contains("as late"), "{text}{error}");
+}
+
+/// Clients pin the fingerprint, so that those of the former certificate log in again.
+#[test]
+fn sighup_renews_the_certificate() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let put = |certificate: &HostCertificate, names: &[&str]| {
+        for name in names {
+            std::fs::copy(certificate.path(name), at(name)).unwrap();
+        }
+    };
+    let [first, second, third] = [(); 3].map(|()| HostCertificate::new());
+    put(&first, &["host.pem", "host.key"]);
+    let text = "[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\ncertificate = \"host.pem\"\nkey = \"host.key\"\n\
+                [[export]]\nname = \"/data\"\npath = \".\"\nmode = \"read\"\nwho = [\"owner\"]\n";
+    std::fs::write(at("penstock.toml"), text).unwrap();
+    let agent = start_configured(&at("state"), &at("penstock.toml"));
+    let token = std::fs::read_to_string(at("state/token")).unwrap();
+    let facts = || {
+        let request = TestRequest::new(&agent.http, "GET", "/api/v1/agent");
+        request.token(token.trim()).send().json()
+    };
+    let login = |fingerprint: &str| {
+        let mut command = penstock(&at("client"));
+        command.args(["login", &agent.listen, "--token", token.trim()]);
+        output(command.args(["--fingerprint", fingerprint])).0
+    };
+    assert_eq!(login(&agent.fingerprint), 0);
+    put(&second, &["host.pem", "host.key"]);
+    agent.signal("HUP");
+    let renewed = wait_until("another fingerprint", Duration::from_secs(20), || {
+        let shown = facts()["fingerprint"].as_str().unwrap().to_owned();
+        (shown != agent.fingerprint).then_some(shown)
+    });
+    assert_eq!(login(&renewed), 0);
+    assert_eq!(login(&agent.fingerprint), 5);
+    put(&third, &["host.pem"]);
+    agent.signal("HUP");
+    wait_until("an error in the log", Duration::from_secs(20), || {
+        agent.log().contains("the certificate of [agent] stays").then_some(())
+    });
+    assert_eq!(login(&renewed), 0);
 }
 
 /// The SHA-256 of a text in hexadecimal digits, by another program.

@@ -1,10 +1,20 @@
-//! Configurations that cannot work: the start ends with one line that names key, value and remedy.
+//! Configurations that cannot work: the start ends with one line that names key, value and remedy. Renewed certificates.
 
 use std::fs;
+use std::io::{self, BufReader, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::common::{TestEnv, penstock};
-use crate::site::HostCertificate;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_testkit::raw::read_response;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::common::{TestEnv, penstock, wait_until};
+use crate::site::{HostCertificate, Site, TOKEN};
 
 /// Error of an agent with this table `[gateway]`.
 fn error_of(env: &TestEnv, gateway: &str) -> String {
@@ -44,6 +54,64 @@ fn unusable_host_certificates_are_named() {
         let error = error_of(&env, &format!("certificate = {certificate:?}\nkey = {key:?}\n"));
         assert!(error.contains(words) && error.contains("[gateway]"), "{words}: {error}");
     }
+}
+
+/// Connects to the gateway as a client that trusts the authority of `certificate`.
+fn connect(
+    site: &Site,
+    certificate: &HostCertificate,
+) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+    let mut authorities = RootCertStore::empty();
+    let authority = CertificateDer::from_pem_file(certificate.path("ca.pem")).unwrap();
+    authorities.add(authority).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(authorities)
+        .with_no_client_auth();
+    let name = "localhost".try_into().unwrap();
+    let mut tls = ClientConnection::new(Arc::new(config), name).unwrap();
+    let url = site.url("https");
+    let mut stream = TcpStream::connect(url["https://".len()..].trim_end_matches('/'))?;
+    tls.complete_io(&mut stream)?;
+    Ok(StreamOwned::new(tls, stream))
+}
+
+#[test]
+fn renewed_host_certificate_is_sent() {
+    let [used, second, third] = [(); 3].map(|()| HostCertificate::new());
+    let first = HostCertificate::new();
+    let renew = |from: &HostCertificate, name: &str| {
+        fs::copy(from.path(name), used.path(name)).unwrap();
+    };
+    ["host.pem", "host.key"].into_iter().for_each(|name| renew(&first, name));
+    let site = Site::with(&used.config(), "");
+    fs::write(site.data.join("f"), b"content").unwrap();
+    let mut open = BufReader::new(connect(&site, &first).unwrap());
+    let mut get = || {
+        let head = format!(
+            "GET /store/data/f HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        );
+        open.get_mut().write_all(head.as_bytes()).unwrap();
+        read_response(&mut open).status
+    };
+    assert_eq!(get(), 200);
+    ["host.pem", "host.key"].into_iter().for_each(|name| renew(&second, name));
+    site.agent.signal("HUP");
+    wait_until("the renewed certificate", Duration::from_secs(20), || {
+        connect(&site, &second).ok().map(drop)
+    });
+    connect(&site, &first).unwrap_err();
+    assert_eq!(get(), 200);
+    renew(&third, "host.pem");
+    site.agent.signal("HUP");
+    let line = wait_until("an error in the log", Duration::from_secs(20), || {
+        let log = site.agent.log();
+        log.lines().find(|line| line.contains("keeps its certificate")).map(str::to_owned)
+    });
+    assert!(line.contains("host.pem") && line.contains("it belongs to the key"), "{line}");
+    connect(&site, &second).unwrap();
 }
 
 #[test]

@@ -168,7 +168,6 @@ pub struct ControllerLink {
     config: Config,
     orders: Arc<OrderExecutor>,
     mover: Agent,
-    fingerprint: Fingerprint,
     limits: Box<dyn LimitsSource>,
     start: String,
     state: Mutex<ControllerLinkState>,
@@ -196,7 +195,6 @@ impl ControllerLink {
         config: Config,
         orders: Arc<OrderExecutor>,
         mover: Agent,
-        fingerprint: Fingerprint,
         limits: Box<dyn LimitsSource>,
     ) -> Self {
         let start = random::<8>().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -207,7 +205,7 @@ impl ControllerLink {
             reports: 0,
             failures: 0,
         });
-        Self { config, orders, mover, fingerprint, limits, start, state }
+        Self { config, orders, mover, limits, start, state }
     }
 
     fn lock(&self) -> MutexGuard<'_, ControllerLinkState> {
@@ -307,11 +305,12 @@ impl ControllerLink {
 
     fn report(&self, orders: Vec<penstock_control::orders::OrderReport>) -> Report {
         let limits = self.limits.limits();
+        let fingerprint = self.mover.fingerprint();
         Report {
             start: self.start.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             addresses: facts::addresses(&self.config.addresses, &self.mover.addresses()),
-            fingerprint: self.fingerprint.0.iter().map(|byte| format!("{byte:02x}")).collect(),
+            fingerprint: fingerprint.0.iter().map(|byte| format!("{byte:02x}")).collect(),
             capacity: facts::capacity(&self.config, &limits),
             interfaces: facts::interfaces(&self.config.interfaces, &self.mover.addresses()),
             orders,

@@ -26,7 +26,7 @@ use axum::Router;
 use axum::routing::{get, post};
 use penstock_http::server::ConnectionTracker;
 use penstock_http::{MetricWriter, ServiceRole};
-use penstock_identity::Fingerprint;
+use penstock_identity::Identity;
 use penstock_mover::{
     Agent, AgentCounters, AgentLimits, ListedTransfer, TuningReport, UnknownTransfer,
 };
@@ -138,8 +138,8 @@ pub struct AgentApi {
     pub webdav: Vec<String>,
     /// Disks of the configuration.
     pub disks: Arc<Mutex<ExportedDisks>>,
-    /// Fingerprint of the agent's certificate.
-    pub fingerprint: Fingerprint,
+    /// The agent's certificate, which a reload may renew.
+    pub identity: Arc<Identity>,
     /// Limits on all clients together, which a reload may change.
     pub limits: Arc<Mutex<AgentLimits>>,
     /// Connection to the controller, if configured.

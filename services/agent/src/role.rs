@@ -151,8 +151,7 @@ impl AgentRole {
             };
             let orders = OrderExecutor::new(Arc::new(engine), safe_rate, Instant::now());
             let limits = Box::new(SharedLimits(Arc::clone(&limits)));
-            let fingerprint = context.identity.fingerprint();
-            Arc::new(ControllerLink::new(controller, Arc::new(orders), mover, fingerprint, limits))
+            Arc::new(ControllerLink::new(controller, Arc::new(orders), mover, limits))
         });
         let submitted = match &mover {
             Some(mover) => {
@@ -181,7 +180,7 @@ impl AgentRole {
             http: context.http.to_vec(),
             webdav: Vec::new(),
             disks: Arc::new(Mutex::new(disks)),
-            fingerprint: context.identity.fingerprint(),
+            identity: Arc::clone(context.identity),
             limits,
             controller: link.clone(),
             started: SystemTime::now(),

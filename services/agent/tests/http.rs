@@ -115,7 +115,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
     let listen = [listen.parse().unwrap()];
     let listeners = runtime.block_on(server::bind(&listen)).unwrap();
     let address = listeners[0].socket.local_addr().unwrap();
-    let identity = Identity::generate().unwrap();
+    let identity = Arc::new(Identity::generate().unwrap());
     let sha256 = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, ALICE.as_bytes());
     let sha256 = sha256.as_ref().try_into().unwrap();
     let tokens =
@@ -157,7 +157,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         http: vec![address],
         webdav: vec!["https://[::]:8443/".to_owned()],
         disks: Arc::new(Mutex::new(disks)),
-        fingerprint: identity.fingerprint(),
+        identity: Arc::clone(&identity),
         limits: Arc::new(Mutex::new(AgentLimits::default())),
         controller: None,
         started: SystemTime::now(),

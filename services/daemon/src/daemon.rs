@@ -33,10 +33,19 @@ const CONTROL_THREADS: usize = 2;
 /// Files of a certificate and of its private key, both in PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdentityFiles {
-    /// Certificate; of a chain the first is used.
+    /// Certificate, with its chain.
     pub certificate: PathBuf,
     /// Private key, which others may not read.
     pub key: PathBuf,
+}
+
+impl IdentityFiles {
+    /// Texts of certificate and key.
+    fn read(&self) -> Result<(String, String), DaemonError> {
+        let certificate = std::fs::read_to_string(&self.certificate)
+            .map_err(|error| DaemonError::Certificate { file: self.certificate.clone(), error })?;
+        Ok((certificate, read_secret(&self.key)?))
+    }
 }
 
 /// Settings of a daemon that are not a role's.
@@ -103,6 +112,7 @@ pub struct Daemon {
     /// Lock that keeps other daemons off the state directory.
     hold: ExclusiveFileLock,
     identity: Arc<Identity>,
+    identity_files: Option<IdentityFiles>,
     token: String,
     signals: DaemonSignals,
     listeners: Vec<HttpListener>,
@@ -123,7 +133,8 @@ pub struct RunningDaemon {
     stop: watch::Sender<bool>,
     state: StateDir,
     http: Vec<SocketAddr>,
-    fingerprint: Fingerprint,
+    identity: Arc<Identity>,
+    identity_files: Option<IdentityFiles>,
     token: String,
 }
 
@@ -139,10 +150,9 @@ impl Daemon {
         }
         let state = StateDir::open(&config.state)?;
         let hold = state.hold()?;
-        if let Some(IdentityFiles { certificate, key }) = &config.identity {
-            let pem = std::fs::read_to_string(certificate)
-                .map_err(|error| DaemonError::Certificate { file: certificate.clone(), error })?;
-            state.install_identity(&pem, &read_secret(key)?)?;
+        if let Some(files) = &config.identity {
+            let (certificate, key) = files.read()?;
+            state.install_identity(&certificate, &key)?;
         }
         let credentials = state.credentials()?;
         let runtime =
@@ -159,6 +169,7 @@ impl Daemon {
             state,
             hold,
             identity: Arc::new(credentials.identity),
+            identity_files: config.identity,
             token: credentials.token,
             signals,
             listeners,
@@ -197,10 +208,9 @@ impl Daemon {
             traffic: Arc::clone(&self.traffic),
         }));
         let (stop, stopped) = watch::channel(false);
-        let fingerprint = self.identity.fingerprint();
-        let (identity, listeners, traffic) = (self.identity, self.listeners, self.traffic);
+        let (tls, listeners, traffic) =
+            (self.identity.tls_server_config(), self.listeners, self.traffic);
         let serving = self.runtime.spawn(async move {
-            let tls = identity.tls_server_config();
             server::serve(listeners, router, &tls, traffic, stopped).await;
         });
         RunningDaemon {
@@ -212,7 +222,8 @@ impl Daemon {
             stop,
             state: self.state,
             http: self.http,
-            fingerprint,
+            identity: self.identity,
+            identity_files: self.identity_files,
             token: self.token,
         }
     }
@@ -228,7 +239,7 @@ impl RunningDaemon {
     /// Fingerprint of the node's certificate.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
-        self.fingerprint
+        self.identity.fingerprint()
     }
 
     /// The node's own token, a secret.
@@ -244,16 +255,22 @@ impl RunningDaemon {
     }
 
     /// Runs until SIGTERM or SIGINT, then ends the roles; a second signal meanwhile ends the process with exit code 1.
-    /// SIGHUP reloads each role.
+    /// SIGHUP reads the configured certificate again, and reloads each role.
     pub fn run(self) {
         let Self { runtime, hold, mut signals, roles, serving, stop, .. } = self;
+        let renew = || renew_identity(&self.identity, self.identity_files.as_ref(), &self.state);
         runtime.block_on(async {
             systemd::notify(&[NotifyState::Ready]);
             let watchdog = tokio::spawn(feed_watchdog(roles.clone()));
             let name = loop {
                 match signals.next().await {
                     DaemonSignal::End(name) => break name,
-                    DaemonSignal::Reload => reload(&roles),
+                    DaemonSignal::Reload => {
+                        if let Err(error) = renew() {
+                            tracing::error!("SIGHUP: the certificate of [agent] stays: {error}");
+                        }
+                        reload(&roles);
+                    }
                 }
             };
             tracing::info!("{name}: shutting down; transfers stay resumable");
@@ -279,6 +296,25 @@ impl RunningDaemon {
         });
         runtime.shutdown_background();
     }
+}
+
+/// Takes over the configured certificate and its key, if they have changed: new connections get them.
+fn renew_identity(
+    identity: &Identity,
+    files: Option<&IdentityFiles>,
+    state: &StateDir,
+) -> Result<(), DaemonError> {
+    let Some(files) = files else { return Ok(()) };
+    let (certificate, key) = files.read()?;
+    state.install_identity(&certificate, &key)?;
+    let renewed = identity.renew(&certificate, &key).map_err(io::Error::other)?;
+    if renewed {
+        tracing::info!(
+            "SIGHUP: the certificate of [agent] is {} now: clients that log in by fingerprint log in again",
+            identity.fingerprint()
+        );
+    }
+    Ok(())
 }
 
 fn reload(roles: &[Arc<dyn ServiceRole>]) {

@@ -11,7 +11,8 @@ use std::time::Duration;
 use axum::Router;
 use penstock_daemon::RoleContext;
 use penstock_http::server::{self, ConnectionTracker, ServeConfig};
-use penstock_http::{MetricWriter, ServiceRole};
+use penstock_http::{MetricWriter, RoleReloadError, ServiceRole};
+use penstock_identity::ServerCertificate;
 use penstock_mover::{Agent, Gatekeeper};
 use penstock_sys::fs::describe;
 use penstock_tokens::TokenMinter;
@@ -60,6 +61,7 @@ pub struct GatewayRole {
     tracker: Arc<ConnectionTracker>,
     root_tracker: Arc<ConnectionTracker>,
     head: Option<Arc<HeadNode>>,
+    certificate: Option<RenewableCertificate>,
     stop: watch::Sender<bool>,
     serving: Mutex<Option<JoinHandle<()>>>,
     runtime: Handle,
@@ -84,8 +86,11 @@ impl GatewayRole {
         minter: Arc<dyn TokenMinter>,
         context: &RoleContext<'_>,
     ) -> Result<Self, GatewayStartError> {
-        let tls: Arc<ServerConfig> = match &config.certificate {
-            Some((certificate, key)) => Arc::new(host_certificate(certificate, key)?),
+        let certificate = config.certificate.as_ref();
+        let certificate = certificate.map(|(file, key)| RenewableCertificate::read(file, key));
+        let certificate = certificate.transpose()?;
+        let tls: Arc<ServerConfig> = match &certificate {
+            Some(certificate) => Arc::new(certificate.server_config()?),
             None => context.identity.tls_server_config(),
         };
         if config.certificate.is_none()
@@ -145,6 +150,7 @@ impl GatewayRole {
             tracker,
             root_tracker,
             head,
+            certificate,
             stop,
             serving: Mutex::new(Some(serving)),
             runtime: context.runtime.clone(),
@@ -167,8 +173,41 @@ impl GatewayRole {
 /// Mode bits that a private key must not have; its group may read it.
 const KEY_FORBIDDEN_BITS: u32 = 0o037;
 
-/// Reads a host certificate with its chain, and its key. Clients of the grid may know TLS 1.2 only.
-fn host_certificate(certificate: &Path, key: &Path) -> Result<ServerConfig, GatewayStartError> {
+/// Certificate and key of the configuration, which a reload reads again.
+struct RenewableCertificate {
+    file: PathBuf,
+    key: PathBuf,
+    current: Arc<ServerCertificate>,
+}
+
+impl RenewableCertificate {
+    fn read(file: &Path, key: &Path) -> Result<Self, GatewayStartError> {
+        let current = Arc::new(read_certificate(file, key)?);
+        Ok(Self { file: file.to_owned(), key: key.to_owned(), current })
+    }
+
+    /// Configuration of servers. Clients of the grid may know TLS 1.2 only.
+    fn server_config(&self) -> Result<ServerConfig, GatewayStartError> {
+        let provider = Arc::new(penstock_http::crypto_provider());
+        let builder = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?;
+        let clients = penstock_identity::optional_client_certificates();
+        let builder = builder.with_client_cert_verifier(clients);
+        Ok(builder.with_cert_resolver(Arc::clone(&self.current) as _))
+    }
+
+    /// Reads the files again; new connections get what they hold. Returns false if that is the present certificate.
+    fn renew(&self) -> Result<bool, GatewayStartError> {
+        Ok(self.current.replace(&read_certificate(&self.file, &self.key)?))
+    }
+}
+
+/// Reads a host certificate with its chain, and its key.
+fn read_certificate(
+    certificate: &Path,
+    key: &Path,
+) -> Result<ServerCertificate, GatewayStartError> {
     let of_certificate = |reason: String| GatewayStartError::Certificate {
         key: "certificate",
         file: certificate.to_owned(),
@@ -195,16 +234,9 @@ fn host_certificate(certificate: &Path, key: &Path) -> Result<ServerConfig, Gate
     }
     let private = PrivateKeyDer::from_pem_file(key)
         .map_err(|error| of_key(format!("{error}: name the PEM file of the key")))?;
-    let provider = Arc::new(penstock_http::crypto_provider());
-    ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .and_then(|builder| {
-            let clients = penstock_identity::optional_client_certificates();
-            builder.with_client_cert_verifier(clients).with_single_cert(chain, private)
-        })
-        .map_err(|error| {
-            of_certificate(format!("{error}: it belongs to the key {}", key.display()))
-        })
+    ServerCertificate::new(chain, private).map_err(|error| {
+        of_certificate(format!("{error}: it belongs to the key {}", key.display()))
+    })
 }
 
 impl ServiceRole for GatewayRole {
@@ -245,6 +277,15 @@ impl ServiceRole for GatewayRole {
         writer.counter("penstock_gateway_head_redirected", None, help, redirected)?;
         let help = "Requests for which no agent had room";
         writer.counter("penstock_gateway_head_without_room", None, help, without_room)
+    }
+
+    fn reload(&self) -> Result<(), RoleReloadError> {
+        let Some(certificate) = &self.certificate else { return Ok(()) };
+        let renewed = certificate.renew();
+        if renewed.map_err(|error| format!("the gateway keeps its certificate: {error}"))? {
+            tracing::info!("SIGHUP: the gateway has a renewed certificate");
+        }
+        Ok(())
     }
 
     fn stop(&self) {

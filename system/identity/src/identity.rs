@@ -1,13 +1,14 @@
 //! Certificate with its private key, and the TLS configuration of a server that has it.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::fingerprint::Fingerprint;
+use crate::server_certificate::ServerCertificate;
 use crate::tls_config::crypto;
 use crate::verifier::AnyClient;
 
@@ -30,10 +31,27 @@ pub enum IdentityError {
 
 /// A certificate and its private key.
 pub struct Identity {
-    certificate_pem: String,
-    key_pem: String,
-    certificate: CertificateDer<'static>,
+    pem: RwLock<PemPair>,
+    certificate: Arc<ServerCertificate>,
     server: Arc<ServerConfig>,
+}
+
+/// Texts of a certificate with its chain, and of its key.
+#[derive(Clone, PartialEq, Eq)]
+struct PemPair {
+    certificate: String,
+    key: String,
+}
+
+impl PemPair {
+    fn parse(&self) -> Result<ServerCertificate, IdentityError> {
+        let chain = CertificateDer::pem_slice_iter(self.certificate.as_bytes());
+        let chain = chain.collect::<Result<Vec<_>, _>>()?;
+        if chain.is_empty() {
+            return Err(rustls::pki_types::pem::Error::NoItemsFound.into());
+        }
+        Ok(ServerCertificate::new(chain, PrivateKeyDer::from_pem_slice(self.key.as_bytes())?)?)
+    }
 }
 
 impl fmt::Debug for Identity {
@@ -73,46 +91,59 @@ impl Identity {
     /// # Errors
     /// If they are malformed or do not belong together.
     pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IdentityError> {
-        let chain = CertificateDer::pem_slice_iter(certificate.as_bytes());
-        let chain = chain.collect::<Result<Vec<_>, _>>()?;
-        let der = chain.first().cloned().ok_or(rustls::pki_types::pem::Error::NoItemsFound)?;
-        let key_der = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
+        let pem = PemPair { certificate: certificate.to_owned(), key: key.to_owned() };
+        let certificate = Arc::new(pem.parse()?);
         let mut server = ServerConfig::builder_with_provider(crypto())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(Arc::new(AnyClient))
-            .with_single_cert(chain, key_der)?;
+            .with_cert_resolver(Arc::clone(&certificate) as _);
         // Data streams are written in one direction only; tickets would travel against it.
         server.send_tls13_tickets = 0;
         server.enable_secret_extraction = true;
-        Ok(Self {
-            certificate_pem: certificate.to_owned(),
-            key_pem: key.to_owned(),
-            certificate: der,
-            server: Arc::new(server),
-        })
+        Ok(Self { pem: RwLock::new(pem), certificate, server: Arc::new(server) })
     }
 
-    /// Certificate in DER, as TLS sends it.
-    pub(crate) fn certificate(&self) -> &CertificateDer<'static> {
+    /// Replaces certificate and key, which servers with this identity send from now on. Returns false if they are the
+    /// present ones.
+    ///
+    /// # Errors
+    /// If they are malformed or do not belong together; then the identity stays.
+    pub fn renew(&self, certificate: &str, key: &str) -> Result<bool, IdentityError> {
+        let renewed = PemPair { certificate: certificate.to_owned(), key: key.to_owned() };
+        if *self.pem() == renewed {
+            return Ok(false);
+        }
+        let parsed = renewed.parse()?;
+        *self.pem.write().unwrap_or_else(PoisonError::into_inner) = renewed;
+        self.certificate.replace(&parsed);
+        Ok(true)
+    }
+
+    /// The certificate, as TLS sends it.
+    pub(crate) fn certificate(&self) -> &ServerCertificate {
         &self.certificate
+    }
+
+    fn pem(&self) -> RwLockReadGuard<'_, PemPair> {
+        self.pem.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the certificate in PEM.
     #[must_use]
-    pub fn certificate_pem(&self) -> &str {
-        &self.certificate_pem
+    pub fn certificate_pem(&self) -> String {
+        self.pem().certificate.clone()
     }
 
     /// Private key in PEM; secret.
     #[must_use]
-    pub fn key_pem(&self) -> &str {
-        &self.key_pem
+    pub fn key_pem(&self) -> String {
+        self.pem().key.clone()
     }
 
     /// Fingerprint by which clients know it.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
-        Fingerprint::of(&self.certificate)
+        Fingerprint::of(&self.certificate.end_entity())
     }
 
     /// TLS server configuration with this certificate; client certificates are optional.
@@ -129,7 +160,8 @@ mod tests {
     #[test]
     fn pem_preserves_identity() {
         let made = Identity::generate().expect("randomness");
-        let read = Identity::from_pem(made.certificate_pem(), made.key_pem()).expect("its own PEM");
+        let read =
+            Identity::from_pem(&made.certificate_pem(), &made.key_pem()).expect("its own PEM");
         assert_eq!(read.fingerprint(), made.fingerprint());
         let text = made.fingerprint().to_string();
         assert_eq!(text.parse::<Fingerprint>().expect("its own text"), made.fingerprint());
@@ -142,12 +174,30 @@ mod tests {
     fn certificate_is_sent_with_chain() {
         let (made, above) = (Identity::generate().unwrap(), Identity::generate().unwrap());
         let chain = format!("{}{}", made.certificate_pem(), above.certificate_pem());
-        let read = Identity::from_pem(&chain, made.key_pem()).expect("a chain");
+        let read = Identity::from_pem(&chain, &made.key_pem()).expect("a chain");
         assert_eq!(read.fingerprint(), made.fingerprint());
-        let config = crate::tls_client_config(made.fingerprint(), None).unwrap();
+        assert_eq!(shown_certificates(&made, &read).unwrap(), 2);
+    }
+
+    #[test]
+    fn renewed_identity_is_sent() {
+        let (first, second) = (Identity::generate().unwrap(), Identity::generate().unwrap());
+        let served = Identity::from_pem(&first.certificate_pem(), &first.key_pem()).unwrap();
+        assert!(served.renew(&second.certificate_pem(), &first.key_pem()).is_err());
+        assert_eq!(shown_certificates(&first, &served).unwrap(), 1);
+        assert!(served.renew(&second.certificate_pem(), &second.key_pem()).unwrap());
+        assert_eq!(served.fingerprint(), second.fingerprint());
+        assert_eq!(shown_certificates(&second, &served).unwrap(), 1);
+        shown_certificates(&first, &served).unwrap_err();
+        assert!(!served.renew(&second.certificate_pem(), &second.key_pem()).unwrap());
+    }
+
+    /// Number of certificates that a server with `served` sends to a client that expects `known`.
+    fn shown_certificates(known: &Identity, served: &Identity) -> Result<usize, rustls::Error> {
+        let config = crate::tls_client_config(known.fingerprint(), None).unwrap();
         let name = "penstock".try_into().unwrap();
-        let mut client = rustls::ClientConnection::new(config, name).unwrap();
-        let mut server = rustls::ServerConnection::new(read.tls_server_config()).unwrap();
+        let mut client = rustls::ClientConnection::new(config, name)?;
+        let mut server = rustls::ServerConnection::new(served.tls_server_config())?;
         while client.is_handshaking() || server.is_handshaking() {
             let (mut sent, mut answered) = (Vec::new(), Vec::new());
             while client.wants_write() {
@@ -156,7 +206,7 @@ mod tests {
             let mut rest = sent.as_slice();
             while !rest.is_empty() {
                 server.read_tls(&mut rest).unwrap();
-                server.process_new_packets().unwrap();
+                server.process_new_packets()?;
             }
             while server.wants_write() {
                 server.write_tls(&mut answered).unwrap();
@@ -164,9 +214,9 @@ mod tests {
             let mut rest = answered.as_slice();
             while !rest.is_empty() {
                 client.read_tls(&mut rest).unwrap();
-                client.process_new_packets().unwrap();
+                client.process_new_packets()?;
             }
         }
-        assert_eq!(client.peer_certificates().map(<[_]>::len), Some(2));
+        Ok(client.peer_certificates().map_or(0, <[_]>::len))
     }
 }

@@ -46,7 +46,7 @@ fn client_config(
         None => builder.with_no_client_auth(),
         Some(own) => {
             let key = PrivateKeyDer::from_pem_slice(own.key_pem().as_bytes())?;
-            builder.with_client_auth_cert(vec![own.certificate().clone()], key)?
+            builder.with_client_auth_cert(vec![own.certificate().end_entity()], key)?
         }
     };
     config.enable_secret_extraction = true;

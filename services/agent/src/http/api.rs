@@ -397,7 +397,7 @@ pub(super) async fn agent(
         listen: text(&api.listen),
         http: text(&api.http),
         webdav: api.webdav.clone(),
-        fingerprint: api.fingerprint.to_string(),
+        fingerprint: api.identity.fingerprint().to_string(),
         started_unix_seconds: unix_seconds(api.started),
         exports: exports.collect(),
         limits: LimitFacts {

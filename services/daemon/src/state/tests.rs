@@ -77,11 +77,11 @@ fn installed_identity_replaces_its_own() {
     let state = StateDir::open(directory.path()).unwrap();
     let before = state.credentials().unwrap().identity.fingerprint();
     let other = Identity::generate().unwrap();
-    state.install_identity(other.certificate_pem(), other.key_pem()).unwrap();
+    state.install_identity(&other.certificate_pem(), &other.key_pem()).unwrap();
     assert_eq!(state.credentials().unwrap().identity.fingerprint(), other.fingerprint());
     assert_eq!(mode(&directory.path().join(KEY)), 0o600);
     let third = Identity::generate().unwrap();
-    state.install_identity(third.certificate_pem(), other.key_pem()).unwrap_err();
+    state.install_identity(&third.certificate_pem(), &other.key_pem()).unwrap_err();
     assert_eq!(state.credentials().unwrap().identity.fingerprint(), other.fingerprint());
     assert_ne!(before, other.fingerprint());
 }
