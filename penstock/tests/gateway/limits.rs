@@ -112,24 +112,28 @@ fn one_caller_leaves_room_for_others() {
     assert_eq!(read_response(&mut BufReader::new(fourth)).status, 201);
 }
 
-/// A copy over HTTP, and one by the mover's protocol.
+/// A copy over HTTP, one by the mover's protocol, and one within the agent.
 #[test]
 fn third_party_copies_wait_for_room() {
     let source = Site::new();
     write_file(&mut seeded(1730), &source.data.join("http"), 100_000);
     write_file(&mut seeded(1731), &source.data.join("mover"), 16 << 20);
-    for name in ["http", "mover"] {
+    for name in ["http", "mover", "local"] {
         let site = Site::with("", "[limits]\ntransfers = 4\n[third_party]\nto = \"any\"\n");
         let mut uploads: Vec<_> =
             ["a", "b", "c"].iter().map(|name| begin_upload(&site, name)).collect();
         wait_until("three uploads run", Duration::from_secs(20), || {
             (site.transfers().len() == 3).then_some(())
         });
+        fs::write(site.data.join("local"), b"content").unwrap();
+        let url = match name {
+            "local" => "/store/data/local".to_owned(),
+            _ => format!("{}store/data/{name}", source.url("http")),
+        };
         let mut copy = site.connect();
         let head = format!(
-            "COPY /store/data/{name} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\
-             Source: {}store/data/{name}\r\nTransferHeaderAuthorization: Bearer {TOKEN}\r\n\r\n",
-            source.url("http")
+            "COPY /store/data/copy HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\
+             Source: {url}\r\nTransferHeaderAuthorization: Bearer {TOKEN}\r\n\r\n"
         );
         copy.write_all(head.as_bytes()).unwrap();
         copy.set_read_timeout(Some(Duration::from_millis(500))).unwrap();

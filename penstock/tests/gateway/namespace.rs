@@ -1,13 +1,15 @@
 //! `MOVE` and `COPY` inside an agent: what is refused or fails changes nothing.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufReader, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::common::wait_until;
+use penstock_testkit::raw::read_response;
+
+use crate::common::{penstock, seeded, wait_until, write_file};
 use crate::site::{Site, TOKEN, TestResponse};
 
 /// Header by which also directories are replaced.
@@ -134,6 +136,44 @@ fn disconnecting_client_ends_local_copy() {
     drop(stream);
     wait_until("the copy ends", Duration::from_secs(20), || (!is_copying()).then_some(()));
     assert_eq!(site.names(), ["tree"]);
+}
+
+/// By the API as by `penstock transfers cancel`; the rate limit holds for it.
+#[test]
+fn cancelled_copy_leaves_nothing() {
+    let site = Site::with("", "[limits]\nrate = \"8M\"\n");
+    write_file(&mut seeded(1751), &site.data.join("f"), 40_000_000);
+    for headers in ["", "X-Number-Of-Streams: 1\r\n"] {
+        let mut stream = site.connect();
+        let head = format!(
+            "COPY /store/data/f HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nDestination: /store/data/new\r\n{headers}\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let id = wait_until("the copy moves bytes", Duration::from_secs(20), || {
+            let all = site.transfers();
+            let running = all.iter().find(|one| one["state"] == "running")?;
+            (running["moved_bytes"].as_u64()? > 0).then(|| running["id"].clone())
+        });
+        let mut command = penstock(&site.env.state);
+        command.args(["transfers", "cancel", &id.to_string(), "--http", &site.agent.http]);
+        assert!(command.output().unwrap().status.success());
+        let answer = read_response(&mut BufReader::new(stream));
+        let text = String::from_utf8_lossy(&answer.body);
+        let (status, words) = match headers {
+            "" => (409, "/store/data/new: the transfer was cancelled"),
+            _ => (202, "cancelled"),
+        };
+        assert_eq!(answer.status, status, "{text}");
+        assert!(text.contains(words), "{text}");
+        wait_until("the transfer is cancelled", Duration::from_secs(20), || {
+            let all = site.transfers();
+            let state = |one: &serde_json::Value| one["id"] == id && one["state"] == "cancelled";
+            all.iter().any(state).then_some(())
+        });
+        wait_until("nothing is left", Duration::from_secs(20), || {
+            (site.names() == ["f"]).then_some(())
+        });
+    }
 }
 
 #[test]

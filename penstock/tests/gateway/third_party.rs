@@ -145,13 +145,28 @@ fn markers_come_each_five_seconds() {
 }
 
 #[test]
-fn copies_on_one_server_are_local() {
+fn copies_on_one_server_are_transfers() {
     let site = Site::new();
+    fs::create_dir(site.data.join("d")).unwrap();
     fs::write(site.data.join("f"), b"abc").unwrap();
+    fs::write(site.data.join("d/f"), b"12345").unwrap();
     let own = format!("http://{}/store/data/f", site.authority());
-    let pulled = copy(&site, "g", &[("Source", &own), ("X-Number-Of-Streams", "1")]);
-    assert_eq!((pulled.status, pulled.text().as_str()), (201, "success: Created\n"));
-    assert_eq!(fs::read(site.data.join("g")).unwrap(), b"abc");
+    assert_success(&copy(&site, "d/g", &[("Source", &own), ("X-Number-Of-Streams", "1")]));
+    assert_eq!(fs::read(site.data.join("d/g")).unwrap(), b"abc");
+    let tree = site.ask("COPY", "/store/data/d", &[("Destination", "/store/data/e")], b"");
+    assert_eq!(tree.status, 201, "{}", tree.text());
+    let transfers = site.agent.ended_transfers(&site.env.state);
+    let facts = |one: &serde_json::Value| {
+        ["path", "direction", "caller", "state"].map(|name| one[name].as_str().unwrap().to_owned())
+    };
+    let counts = |one: &serde_json::Value| {
+        ["files", "bytes", "moved_bytes", "announced_bytes"].map(|name| one[name].as_u64().unwrap())
+    };
+    let mut listed: Vec<_> = transfers.iter().map(|one| (facts(one), counts(one))).collect();
+    listed.sort();
+    let of = |path: &str| [path, "receive", "alice", "done"].map(str::to_owned);
+    let expected = [(of("/store/data/d/g"), [1, 3, 3, 3]), (of("/store/data/e"), [2, 8, 8, 8])];
+    assert_eq!(listed, expected);
 }
 
 #[test]

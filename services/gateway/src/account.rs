@@ -166,7 +166,7 @@ impl FileInTransfer {
 
     /// Counts a whole file.
     pub(crate) fn finish(mut self, bytes: u64) {
-        self.transfer.finish_file(bytes);
+        self.transfer.finish_files(1, bytes);
         self.is_done = true;
     }
 

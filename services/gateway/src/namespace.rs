@@ -1,5 +1,6 @@
 //! `MKCOL`, `DELETE`, `MOVE` and `COPY` inside the exports (RFC 4918 section 9).
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use penstock_http::ProblemDetails;
-use penstock_mover::{ResolvedPath, lock_name};
+use penstock_mover::{ResolvedPath, TransferDirection, lock_name};
 use penstock_scopes::PathAccess;
 use penstock_sys::fs::{Dir, Kind, Stat};
 
@@ -18,7 +19,7 @@ use crate::conditions::{Validators, check_pair, check_write, precondition_failed
 use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking};
 use crate::error::failed;
 use crate::staged::{StagedTree, remove};
-use crate::third_party::{forwarded, single_header};
+use crate::third_party::{self, CopyFailure, CopyPaths, forwarded, single_header};
 use crate::tree_copy::{DIRECTORY_MODE, TreeCopy};
 use crate::url_path::UrlPath;
 use crate::write::parent_problem;
@@ -309,47 +310,90 @@ pub(crate) async fn copy(
         Some(_) => return Err(ProblemDetails::bad_request("Depth of COPY: 0 or infinity")),
     };
     let SourceAndTarget { from, to, keeps } = pair;
-    let (shown, replace) = (to.shown.clone(), request.may_replace() && keeps.is_none());
-    let replaces_directories = request.replaces_directories();
-    let from_shown = from.shown.clone();
-    let (headers, names) = (request.headers.clone(), gateway.hidden_names.clone());
+    let (from, to) = (Arc::new(from), Arc::new(to));
+    let replace = request.may_replace() && keeps.is_none();
     let is_pull = source.is_some();
-    // Dropped with this future when the client disconnects: it would repeat the copy, or remove what it finds.
+    let prepared = {
+        let (from, to, request) = (Arc::clone(&from), Arc::clone(&to), request.clone());
+        blocking(move || Ok(prepare_copy(&from, &to, &request, is_pull, replace)))
+    };
+    let (source, there) = match prepared.await.map_err(|error| failed(&from.shown, &error))?? {
+        Ok(found) => found,
+        Err(outcome) => return answer(kept(outcome, request, keeps)?, &to.shown),
+    };
+    let client_address = request.connection.peer().to_string();
+    let between = (TransferDirection::Receive, client_address.as_str());
+    let running = third_party::begin(gateway, request, between, &to.shown, None).await?;
+    let transfer = Arc::clone(&running.transfer);
+    let (shown, names) = (to.shown.clone(), gateway.hidden_names.clone());
+    let ends = CopyPaths::within(&shown);
+    // Dropped with the future when the client disconnects: it would repeat the copy, or remove what it finds.
     let client = Arc::new(());
-    let waiting = Arc::downgrade(&client);
-    let copied = blocking(move || {
-        let source = stat(&from)?.ok_or(io::ErrorKind::NotFound)?;
-        let there = stat_name(&to)?;
-        let checked = match is_pull {
-            true => check_write(&headers, there.as_ref().map(Validators::of).as_ref()),
-            false => check_pair(&headers, &Validators::of(&source)),
-        };
-        if let Err(problem) = checked {
-            return Ok(Err(problem));
-        }
-        let Some((target, name)) = parent_of(&to)? else {
-            return Ok(Ok(DestinationOutcome::NoParent));
-        };
-        let there = match prepare(&target, &name, replace, replaces_directories)? {
-            Ok(there) => there,
-            Err(refused) => return Ok(Ok(refused)),
-        };
-        let is_wanted = &|| waiting.strong_count() > 0;
-        let copy = TreeCopy { from: &from, to: &to, recursive, replace, names: &names, is_wanted };
-        match copy.run(&source, there.as_ref()) {
-            Ok(true) => Ok(Ok(DestinationOutcome::Created)),
-            Ok(false) => Ok(Ok(DestinationOutcome::Replaced)),
-            Err(fault) => Ok(Err(fault.problem(&from.shown, &to.shown))),
-        }
-    });
-    let copied = copied.await;
-    drop(client);
-    let change = copied.map_err(|error| failed(&from_shown, &error))??;
-    let response = answer(kept(change, request, keeps)?, &shown)?;
-    // Clients of third-party copies want to read the result.
-    let is_third_party = request.headers.contains_key("x-number-of-streams") || source.is_some();
-    match is_third_party {
-        true => Ok((StatusCode::CREATED, "success: Created\n").into_response()),
-        false => Ok(response),
+    let job = async move {
+        let waiting = Arc::downgrade(&client);
+        let copied = blocking(move || {
+            let copy = TreeCopy {
+                from: &from,
+                to: &to,
+                recursive,
+                replace,
+                names: &names,
+                transfer: &running.transfer,
+                is_wanted: &|| waiting.strong_count() > 0,
+                copied: Cell::default(),
+            };
+            Ok(match copy.run(&source, there.as_ref()) {
+                Ok(created) => {
+                    let (files, bytes) = copy.copied.get();
+                    running.finish(files, bytes);
+                    Ok(created)
+                }
+                Err(_) if running.transfer.is_cancelled() => {
+                    Err(ProblemDetails::conflict(format!(
+                        "{}: the transfer was cancelled, or the client's token or certificate was removed",
+                        to.shown
+                    )))
+                }
+                Err(fault) => Err(fault.problem(&from.shown, &to.shown)),
+            })
+        });
+        let created = copied.await.map_err(|error| failed(&shown, &error))??;
+        drop(client);
+        Ok::<bool, ProblemDetails>(created)
+    };
+    // Clients of third-party copies read markers and the result.
+    if is_pull || request.headers.contains_key("x-number-of-streams") {
+        let job =
+            async { job.await.map(drop).map_err(|problem| CopyFailure::Within(problem.detail)) };
+        return Ok(third_party::accepted(ends, job, transfer));
     }
+    Ok(match job.await? {
+        true => StatusCode::CREATED,
+        false => StatusCode::NO_CONTENT,
+    }
+    .into_response())
+}
+
+/// Checks both ends of a `COPY`; returns the metadata of the source and of what it replaces, or the outcome of a refusal.
+fn prepare_copy(
+    from: &ResolvedPath,
+    to: &ResolvedPath,
+    request: &DavRequest,
+    is_pull: bool,
+    replace: bool,
+) -> Result<Result<(Stat, Option<Stat>), DestinationOutcome>, ProblemDetails> {
+    let at_source = |error: io::Error| failed(&from.shown, &error);
+    let at_target = |error: io::Error| failed(&to.shown, &error);
+    let source = stat(from).map_err(at_source)?;
+    let source = source.ok_or_else(|| at_source(io::ErrorKind::NotFound.into()))?;
+    let there = stat_name(to).map_err(at_target)?;
+    match is_pull {
+        true => check_write(&request.headers, there.as_ref().map(Validators::of).as_ref())?,
+        false => check_pair(&request.headers, &Validators::of(&source))?,
+    }
+    let Some((parent, name)) = parent_of(to).map_err(at_target)? else {
+        return Ok(Err(DestinationOutcome::NoParent));
+    };
+    let there = prepare(&parent, &name, replace, request.replaces_directories());
+    Ok(there.map_err(at_target)?.map(|there| (source, there)))
 }

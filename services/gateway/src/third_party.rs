@@ -17,7 +17,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use penstock_http::storage_client::{StorageClient, StorageError};
-use penstock_http::{HttpError, ProblemDetails};
+use penstock_http::{HttpError, ProblemDetails, Url};
 use penstock_mover::{
     CopyError, FileUpload, GatewayRequest, GatewayTransfer, ResolvedPath, TransferDirection,
 };
@@ -108,6 +108,9 @@ pub(crate) enum CopyFailure {
     /// The other server confirmed a file that it had not received.
     #[error("the other server answered after {sent} of {bytes} bytes")]
     EarlyAnswer { sent: u64, bytes: u64 },
+    /// A copy within this server, with the text of its problem.
+    #[error("{0}")]
+    Within(String),
     /// An operator cancelled the transfer.
     #[error("an operator cancelled the transfer")]
     Cancelled,
@@ -135,12 +138,45 @@ fn names(algorithms: &[Algorithm]) -> String {
 }
 
 impl CopyFailure {
+    /// The failure with the object that it is of.
+    fn of(&self, ends: &CopyPaths) -> String {
+        match self {
+            Self::Within(text) => text.clone(),
+            Self::Remote(_) | Self::Broken(_) | Self::EarlyAnswer { .. } | Self::NoChecksum(_) => {
+                format!("{}: {self}", ends.remote)
+            }
+            _ => format!("{}: {self}", ends.shown),
+        }
+    }
+
     fn is_transient(&self) -> bool {
         match self {
             Self::Remote(error) => error.is_transient(),
             Self::Broken(_) => true,
             _ => false,
         }
+    }
+}
+
+/// Both ends of a copy, as its errors name them.
+pub(crate) struct CopyPaths {
+    /// Path at this agent.
+    shown: String,
+    /// URL of the other end, without its query, which may hold a token.
+    remote: String,
+}
+
+impl CopyPaths {
+    /// Ends of a copy with another server.
+    fn between(shown: &str, remote: &Url) -> Self {
+        let url = remote.to_string();
+        let remote = url.split('?').next().unwrap_or_default();
+        Self { shown: shown.to_owned(), remote: remote.to_owned() }
+    }
+
+    /// Ends of a copy within this agent.
+    pub(crate) fn within(shown: &str) -> Self {
+        Self { shown: shown.to_owned(), remote: String::new() }
     }
 }
 
@@ -216,20 +252,19 @@ pub(crate) async fn copy(
     }
 }
 
-/// Begins a transfer in the accounts of the agent, when it has room.
-async fn begin(
+/// Begins a transfer with `peer` in the accounts of the agent, when it has room.
+pub(crate) async fn begin(
     gateway: &Gateway,
     request: &DavRequest,
-    direction: TransferDirection,
+    (direction, peer): (TransferDirection, &str),
     shown: &str,
-    copy: &CopyRequest,
     bytes: Option<u64>,
 ) -> Result<RunningTransfer, ProblemDetails> {
     let mark = gateway.mark(request)?;
     let begun = admitted(|| {
         gateway.agent.begin_gateway_transfer(GatewayRequest {
             caller: request.caller.clone(),
-            peer: copy.remote.authority(),
+            peer: peer.to_owned(),
             direction,
             protocol: "http",
             path: shown.to_owned(),
@@ -242,15 +277,16 @@ async fn begin(
     Ok(RunningTransfer { transfer, is_done: false })
 }
 
-/// A transfer of one file. Dropped before [`RunningTransfer::finish`], it counts as failed.
-struct RunningTransfer {
-    transfer: Arc<GatewayTransfer>,
+/// A transfer of one copy. Dropped before [`RunningTransfer::finish`], it counts as failed.
+pub(crate) struct RunningTransfer {
+    pub(crate) transfer: Arc<GatewayTransfer>,
     is_done: bool,
 }
 
 impl RunningTransfer {
-    fn finish(mut self, bytes: u64) {
-        self.transfer.finish_file(bytes);
+    /// Counts the files of the copy, and the sum of their sizes.
+    pub(crate) fn finish(mut self, files: u64, bytes: u64) {
+        self.transfer.finish_files(files, bytes);
         self.is_done = true;
     }
 }
@@ -311,7 +347,8 @@ async fn pull_file(
         if let Some(pull) = opened.map_err(refused)? {
             let observed = pull.session.observed();
             let last_modified = source.last_modified().map(str::to_owned);
-            let response = accepted(pull.finish(algorithm, last_modified), observed);
+            let ends = CopyPaths::between(&shown, &copy.remote);
+            let response = accepted(ends, pull.finish(algorithm, last_modified), observed);
             return Ok(([(PROTOCOL_HEADER, "penstock")], response).into_response());
         }
     }
@@ -322,8 +359,10 @@ async fn pull_file(
         blocking(move || FileUpload::begin(&place, bytes, &algorithms, &names, durability)).await
     };
     let upload = begun.map_err(|error| parent_problem(&shown, &error))?;
-    let running = begin(gateway, request, TransferDirection::Receive, &shown, &copy, bytes);
+    let from = copy.remote.authority();
+    let running = begin(gateway, request, (TransferDirection::Receive, &from), &shown, bytes);
     let running = running.await?;
+    let ends = CopyPaths::between(&shown, &copy.remote);
     let streams = copy.streams.unwrap_or_else(|| chosen_streams(bytes)).min(STREAMS_MAX);
     let transfer = Arc::clone(&running.transfer);
     let pull = Arc::new(HttpPull::new(source, upload, Arc::clone(&transfer), streams));
@@ -350,10 +389,10 @@ async fn pull_file(
             io::ErrorKind::InvalidData => CopyFailure::Upload(error),
             _ => CopyFailure::Local(error),
         })?;
-        running.finish(bytes);
+        running.finish(1, bytes);
         Ok(())
     };
-    Ok(accepted(job, observed))
+    Ok(accepted(ends, job, observed))
 }
 
 /// Digest of a copy by the mover's protocol: the first that its blocks can be combined to.
@@ -428,6 +467,7 @@ async fn push_file(
         }
     }
     let algorithm = gateway.config.digests.first().copied().unwrap_or(Algorithm::Adler32);
+    let ends = CopyPaths::between(&shown, &copy.remote);
     if bytes >= FILE_BYTES_MIN
         && let Some(offer) = mover_push::ask_offer(&client, &copy.remote).await
         && let Some(place) = gateway.place(request, PathAccess::Read)?
@@ -454,11 +494,12 @@ async fn push_file(
                     }
                 }
             };
-            let response = accepted(job, observed);
+            let response = accepted(ends, job, observed);
             return Ok(([(PROTOCOL_HEADER, "penstock")], response).into_response());
         }
     }
-    let running = begin(gateway, request, TransferDirection::Send, &shown, &copy, Some(bytes));
+    let to = copy.remote.authority();
+    let running = begin(gateway, request, (TransferDirection::Send, &to), &shown, Some(bytes));
     let running = running.await?;
     let transfer = Arc::clone(&running.transfer);
     let file = Arc::new(file);
@@ -481,10 +522,10 @@ async fn push_file(
         if copy.verification != ChecksumVerification::Off {
             compare(&gateway, &client, &copy, (file, bytes), algorithm).await?;
         }
-        running.finish(bytes);
+        running.finish(1, bytes);
         Ok(())
     };
-    Ok(accepted(job, transfer))
+    Ok(accepted(ends, job, transfer))
 }
 
 fn open(place: &ResolvedPath) -> io::Result<(std::fs::File, u64)> {
@@ -516,12 +557,13 @@ async fn compare(
 }
 
 /// Answers with the markers of a copy that goes on in a task of its own.
-fn accepted(
+pub(crate) fn accepted(
+    ends: CopyPaths,
     job: impl Future<Output = Result<(), CopyFailure>> + Send + 'static,
     transfer: Arc<dyn ObservedTransfer>,
 ) -> Response {
     let (sender, receiver) = mpsc::channel(MESSAGES_QUEUED_MAX);
-    tokio::spawn(report(job, transfer, sender));
+    tokio::spawn(report(ends, job, transfer, sender));
     let body = Body::from_stream(stream::unfold(receiver, async |mut receiver| {
         let text: String = receiver.recv().await?;
         Some((io::Result::Ok(Bytes::from(text)), receiver))
@@ -534,6 +576,7 @@ fn accepted(
 
 /// Runs a copy, and sends its markers until it ends or the client disconnects.
 async fn report(
+    ends: CopyPaths,
     job: impl Future<Output = Result<(), CopyFailure>>,
     transfer: Arc<dyn ObservedTransfer>,
     sender: mpsc::Sender<String>,
@@ -566,8 +609,9 @@ async fn report(
     let last = match result {
         Ok(()) => "success: Created\n".to_owned(),
         Err(failure) => {
-            tracing::info!("transfer {}: {failure}", transfer.id());
-            failure_line(&failure.to_string())
+            let text = failure.of(&ends);
+            tracing::info!("transfer {}: {text}", transfer.id());
+            failure_line(&text)
         }
     };
     let _ = sender.send(last).await;

@@ -1,13 +1,16 @@
 //! `COPY` inside the exports: built under a hidden name where a directory is involved, then put in place at once.
 
+use std::cell::Cell;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use penstock_http::ProblemDetails;
 use penstock_mover::{
-    FileUpload, HiddenNames, ResolvedPath, UploadDurability, is_temporary_name, lock_name,
+    FileUpload, GatewayTransfer, HiddenNames, ResolvedPath, UploadDurability, is_temporary_name,
+    lock_name,
 };
 use penstock_sys::fs::{self, Dir, Kind, Open, Stat};
 
@@ -17,6 +20,9 @@ use crate::staged::{DEPTH_MAX, StagedTree, too_deep};
 
 /// Bytes copied at once.
 const COPY_BYTES: usize = 1 << 20;
+
+/// Longest time in which a copy that the rate limit delays misses its end.
+const WANTED_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Permission bits of a new directory, before the umask.
 pub(crate) const DIRECTORY_MODE: u32 = 0o777;
@@ -31,8 +37,12 @@ pub(crate) struct TreeCopy<'a> {
     pub(crate) replace: bool,
     /// Hidden names for what is built.
     pub(crate) names: &'a HiddenNames,
+    /// The transfer of the agent, which may be cancelled.
+    pub(crate) transfer: &'a GatewayTransfer,
     /// False once the client has gone, which ends the copy.
     pub(crate) is_wanted: &'a dyn Fn() -> bool,
+    /// Files copied so far, and the sum of their sizes.
+    pub(crate) copied: Cell<(u64, u64)>,
 }
 
 /// Reason for which a copy ends; the destination is as it was.
@@ -92,9 +102,25 @@ impl TreeCopy<'_> {
     }
 
     fn check_wanted(&self) -> io::Result<()> {
+        if self.transfer.is_cancelled() {
+            return Err(io::Error::other("the transfer was cancelled"));
+        }
         match (self.is_wanted)() {
             true => Ok(()),
             false => Err(io::Error::other("the client disconnected")),
+        }
+    }
+
+    /// Counts copied bytes, and waits as the limits of the rate ask.
+    fn count(&self, bytes: usize) -> io::Result<()> {
+        let end = Instant::now() + self.transfer.count_moved(bytes);
+        loop {
+            self.check_wanted()?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(WANTED_INTERVAL));
         }
     }
 
@@ -167,6 +193,7 @@ impl TreeCopy<'_> {
     fn copy_file(&self, from: &Path, to: &Path, replace: bool) -> io::Result<bool> {
         let file = self.from.root.open_file(from, &Open { follow: true, ..Open::reading() })?;
         let source = fs::stat_file(&file)?;
+        self.transfer.begin_file(&self.to.shown, Some(source.size));
         let place = ResolvedPath {
             root: self.to.root.try_clone()?,
             path: to.as_os_str().as_bytes().to_vec(),
@@ -180,10 +207,13 @@ impl TreeCopy<'_> {
         self.check_wanted()?;
         while let count @ 1.. = fs::read_at_most(&file, &mut buffer, content.received())? {
             content.write(&buffer[..count])?;
-            self.check_wanted()?;
+            self.count(count)?;
         }
         let bytes = content.received();
         let joined = upload.join(vec![content.finish(true)?], bytes)?;
-        Ok(joined.commit(replace, &[])?.created)
+        let created = joined.commit(replace, &[])?.created;
+        let (files, sum) = self.copied.get();
+        self.copied.set((files + 1, sum + bytes));
+        Ok(created)
     }
 }

@@ -259,10 +259,10 @@ impl GatewayTransfer {
         delay
     }
 
-    /// Counts a file that is whole, with its size.
-    pub fn finish_file(&self, bytes: u64) {
+    /// Counts files that are whole, with the sum of their sizes.
+    pub fn finish_files(&self, files: u64, bytes: u64) {
         self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.done_files.fetch_add(1, Ordering::Relaxed);
+        self.done_files.fetch_add(files, Ordering::Relaxed);
     }
 
     /// Counts a file that failed.
