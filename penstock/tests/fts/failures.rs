@@ -1,20 +1,23 @@
-//! Failures at the storages of a copy: a full destination, and tokens that have expired.
+//! Failures at the storages of a copy: a full destination, expired tokens, parts and whole files that interrupted copies left.
 
 use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use penstock_testkit::raw::serve_once;
 use penstock_testkit::{Requirement, skip};
 use serde_json::json;
 
 use crate::client::{LOCAL, url};
-use crate::common::{is_root, seeded, write_file};
+use crate::common::{is_root, seeded, wait_until, write_file};
 use crate::issuer::{TestIssuer, TestKey, now_s, with, wlcg};
 use crate::operator::Transfers;
 use crate::site::{Site, TOKEN};
+use crate::xrootd::Xrootd;
 
 /// A small file system, unmounted when dropped.
 struct SmallDisk(PathBuf);
@@ -189,4 +192,93 @@ fn part_of_broken_copy_is_deleted() {
     let methods = methods.lock().unwrap();
     let count = |method: &str| methods.iter().filter(|one| *one == method).count();
     assert_eq!((count("COPY"), count("DELETE")), (2, 1), "{methods:?}");
+}
+
+#[test]
+fn cancelled_copy_leaves_no_part() {
+    let Some(all) = Transfers::start(LOCAL) else { return };
+    let Some(xrootd) = Xrootd::start(&all.certificate) else { return };
+    // XRootD reports each five seconds.
+    let slow = "[limits]\nrate = \"16M\"\n[third_party]\nto = \"any\"\n";
+    let source = Site::with(&all.certificate.config(), slow);
+    write_file(&mut seeded(2425), &source.data.join("f"), 100_000_000);
+    let files = json!([{
+        "sources": [url(&source, "f")], "destinations": [xrootd.url("g")], "source_tokens": [TOKEN],
+        "destination_tokens": [TOKEN],
+    }]);
+    let id = crate::kinds::submit(&all, &files, &json!({}));
+    wait_until("XRootD writes the file", Duration::from_secs(60), || {
+        let job = all.get(&format!("jobs/{id}?files=transferred"));
+        (job["files"][0]["transferred"].as_i64()? > 0).then_some(())
+    });
+    assert!(xrootd.data.join("g").exists());
+    all.run("fts-rest-transfer-cancel", &[&id]);
+    wait_until("the part is deleted", Duration::from_secs(60), || {
+        (!xrootd.data.join("g").exists()).then_some(())
+    });
+}
+
+/// Serves a storage whose first copy is whole, but reports nothing until its client has gone. Returns its URL, the methods
+/// that it was asked for, and the sender that ends the first copy.
+fn silent_storage(bytes: usize, digest: String) -> (String, Arc<Mutex<Vec<String>>>, Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/f", listener.local_addr().unwrap());
+    let methods = Arc::new(Mutex::new(Vec::new()));
+    let asked = Arc::clone(&methods);
+    let (ended, waiting) = channel();
+    std::thread::spawn(move || {
+        let mut is_copied = false;
+        loop {
+            serve_once(&listener, |request| {
+                let method = request.head.split(' ').next().unwrap_or_default();
+                asked.lock().unwrap().push(method.to_owned());
+                let (status, length) = match method {
+                    "MKCOL" => ("405 Method Not Allowed", 0),
+                    "COPY" if is_copied => ("412 Precondition Failed", 0),
+                    "COPY" => {
+                        is_copied = true;
+                        waiting.recv().unwrap();
+                        ("201 Created", 0)
+                    }
+                    _ if is_copied => ("200 OK", bytes),
+                    _ => ("404 Not Found", 0),
+                };
+                format!(
+                    "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nDigest: {digest}\r\nConnection: close\r\n\r\n"
+                )
+            });
+        }
+    });
+    (url, methods, ended)
+}
+
+/// A file that is there with the checksum of the source is the copy; another one stays.
+#[test]
+fn copy_completed_unseen_is_finished() {
+    let Some(mut all) = Transfers::start(LOCAL) else { return };
+    write_file(&mut seeded(2426), &all.a.data.join("f"), 1000);
+    let want = [("Want-Digest", "adler32")];
+    let head = all.a.ask("HEAD", "/store/data/f", &want, b"");
+    let digest = head.header("digest").unwrap().to_owned();
+    for (digest, state) in [(digest, "FINISHED"), ("adler32=00000001".to_owned(), "FAILED")] {
+        let (destination, methods, ended) = silent_storage(1000, digest);
+        let files = json!([{
+            "sources": [url(&all.a, "f")], "destinations": [destination],
+            "source_tokens": [TOKEN], "destination_tokens": [TOKEN],
+        }]);
+        let params = json!({"verify_checksum": "both", "retry": 3, "retry_delay": 1});
+        let id = crate::kinds::submit(&all, &files, &params);
+        wait_until("the copy begins", Duration::from_secs(30), || {
+            methods.lock().unwrap().iter().any(|one| one == "COPY").then_some(())
+        });
+        all.controller.serve.as_mut().unwrap().kill();
+        ended.send(()).unwrap();
+        all.controller.restart();
+        let job = all.wait(&id);
+        assert_eq!(job["job_state"], state, "{job}");
+        let methods = methods.lock().unwrap();
+        let count = |method: &str| methods.iter().filter(|one| *one == method).count();
+        let copies = if state == "FINISHED" { 1 } else { 2 };
+        assert_eq!((count("COPY"), count("DELETE")), (copies, 0), "{methods:?}");
+    }
 }

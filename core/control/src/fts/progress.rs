@@ -100,10 +100,25 @@ const PERMANENT_WORDS: [&str; 11] = [
 /// Statuses of HTTP with the same meaning, where a text has them as a number of its own.
 const PERMANENT_STATUSES: [&str; 3] = ["401", "403", "404"];
 
+/// An error in lower case, without paths and URLs, which may contain any word.
+fn without_paths(text: &str) -> String {
+    let is_path = |word: &str| {
+        word.trim_start_matches(['(', '[', '"', '\'']).starts_with('/') || word.contains("://")
+    };
+    let words: Vec<&str> = text.split_whitespace().filter(|word| !is_path(word)).collect();
+    words.join(" ").to_ascii_lowercase()
+}
+
+/// Returns true if an attempt failed with this text because the destination exists.
+#[must_use]
+pub fn is_of_existing_file(text: &str) -> bool {
+    without_paths(text).contains("exist")
+}
+
 /// Returns true if an attempt that failed with this text may succeed later.
 #[must_use]
 pub fn is_transient(text: &str) -> bool {
-    let text = text.to_ascii_lowercase();
+    let text = without_paths(text);
     // Names of files, ports and byte counts contain such numbers, too.
     let mut words = text
         .split(|c: char| c.is_whitespace() || matches!(c, '(' | ')' | '[' | ']' | ',' | ';' | '='));
@@ -152,9 +167,13 @@ mod tests {
         for transient in [
             "end-of-file: 1404000 of 5000000 bytes",
             "reset by [2001:db8::1]:40443 of /store/mc/404/AOD._000401.pool.root",
+            "/store/checksums/f: connection reset",
+            "cannot read \"/store/exists\" of https://h/digest: timeout",
         ] {
             assert!(is_transient(transient), "{transient}");
         }
+        assert!(is_of_existing_file("/store/f: already exists"));
+        assert!(!is_of_existing_file("/store/existing: connection reset"));
         assert!(!is_transient("Destination file exists and overwrite is not enabled"));
     }
 

@@ -5,6 +5,8 @@
 //! servers from asking for a delegated certificate.
 
 use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -27,6 +29,21 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(900);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CopyResult {
     pub(crate) bytes: Option<i64>,
+}
+
+/// State of a copy that may be cancelled, or take too long.
+#[derive(Debug, Default)]
+pub(crate) struct FtsCopyProgress {
+    /// Bytes that the storage has reported: it has begun to write.
+    moved: AtomicU64,
+    source_size: OnceLock<i64>,
+}
+
+impl FtsCopyProgress {
+    /// Leaves what is at the destination: the result of the copy is known.
+    pub(crate) fn end(&self) {
+        self.moved.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Properties of a file at a storage.
@@ -95,6 +112,7 @@ pub(crate) async fn copy(
     client: &FtsStorages,
     job: &FtsJobRow,
     file: &FtsFileRow,
+    progress: &FtsCopyProgress,
     moved: impl Fn(u64),
 ) -> Result<CopyResult, FtsCopyError> {
     let (source, destination) = (parse_url(&file.source)?, parse_url(&file.destination)?);
@@ -121,16 +139,24 @@ pub(crate) async fn copy(
         return Err(FtsCopyError::SourceSize { url: source, found, wanted });
     }
     if let Some(checksum) = asked {
-        compare("source", checksum, checksum.value.as_deref(), at_source.digest.as_deref())?;
+        let end = format!("source {source}");
+        compare(end, checksum, checksum.value.as_deref(), at_source.digest.as_deref())?;
     }
     let part = PartialCopy {
         url: &destination,
         token: destination_token.as_ref(),
         size: at_source.size.filter(|_| !job.overwrite),
     };
-    if file.moved > 0 {
-        // The controller stopped within the last attempt, or ended it.
-        part.delete(client).await?;
+    if file.attempt > 0 {
+        // The controller stopped within the last attempt, or ended it: the storage may have gone on.
+        let wanted = checksum.and_then(|one| one.value.as_deref().or(at_source.digest.as_deref()));
+        let wanted = checksum.zip(wanted);
+        if part.is_complete(client, wanted, file.moved > 0).await? {
+            return Ok(CopyResult { bytes: at_source.size });
+        }
+    }
+    if let Some(size) = at_source.size {
+        let _ = progress.source_size.set(size);
     }
     let ends = StoragePair { source: &source, destination: &destination };
     let pull =
@@ -167,7 +193,11 @@ pub(crate) async fn copy(
     } else {
         return Err(refusal(begun, "destination", &destination).await);
     };
-    if let Err(fault) = follow(begun, moved).await {
+    let moved = |bytes| {
+        progress.moved.store(bytes, Ordering::Relaxed);
+        moved(bytes);
+    };
+    if let Err(fault) = follow(begun, &destination, moved).await {
         return Err(part.delete_after(client, fault).await);
     }
     let asked = checksum.filter(|_| mode.reads_target());
@@ -186,7 +216,7 @@ pub(crate) async fn copy(
         Err(FtsCopyError::DestinationSize { url: destination.clone(), found, wanted })
     } else if let Some(checksum) = asked {
         let wanted = checksum.value.as_deref().or(at_source.digest.as_deref());
-        compare("destination", checksum, wanted, at_target.digest.as_deref())
+        compare(format!("destination {destination}"), checksum, wanted, at_target.digest.as_deref())
     } else {
         Ok(())
     };
@@ -213,15 +243,47 @@ struct PartialCopy<'a> {
 }
 
 impl PartialCopy<'_> {
+    /// Looks for what an earlier attempt left. Returns true for the whole file: of the size of the source, and with the
+    /// `wanted` checksum; without one, if the attempt `has_moved` bytes. Deletes the part of one that has.
+    async fn is_complete(
+        &self,
+        client: &FtsStorages,
+        wanted: Option<(&FtsChecksum, &str)>,
+        has_moved: bool,
+    ) -> Result<bool, FtsCopyError> {
+        let Some(size) = self.size else { return Ok(false) };
+        let checksum = wanted.map(|(checksum, _)| checksum);
+        let there = facts(client, self.url, self.token, checksum, "destination", self.size).await;
+        match there {
+            // Most storages leave nothing.
+            Err(_) => Ok(false),
+            Ok(there) if there.size == Some(size) => Ok(match wanted {
+                Some((_, digest)) => there.digest.as_deref() == Some(digest),
+                None => has_moved,
+            }),
+            Ok(there) if has_moved => self.delete_part(client, &there).await.map(|()| false),
+            Ok(_) => Ok(false),
+        }
+    }
+
     /// Deletes a file of another size than the source has.
     async fn delete(&self, client: &FtsStorages) -> Result<(), FtsCopyError> {
-        let Some(wanted) = self.size else { return Ok(()) };
         let there = facts(client, self.url, self.token, None, "destination", self.size).await;
-        // Most storages leave nothing.
-        let Some(there) = there.ok().filter(|there| there.size.is_some_and(|size| size != wanted))
-        else {
+        match there {
+            Ok(there) => self.delete_part(client, &there).await,
+            Err(_) => Ok(()),
+        }
+    }
+
+    async fn delete_part(
+        &self,
+        client: &FtsStorages,
+        there: &StorageFile,
+    ) -> Result<(), FtsCopyError> {
+        let is_part = self.size.zip(there.size).is_some_and(|(wanted, size)| size != wanted);
+        if !is_part {
             return Ok(());
-        };
+        }
         let headers = authorization(self.token);
         if client.is_directory(self.url, &there.answered, &headers).await {
             return Ok(());
@@ -241,6 +303,23 @@ impl PartialCopy<'_> {
             }
         }
     }
+}
+
+/// Deletes the part of a copy that was ended early. Its storage has moved bytes with `Overwrite: F`, so that it made the
+/// file.
+pub(crate) async fn delete_unfinished(
+    client: &FtsStorages,
+    job: &FtsJobRow,
+    file: &FtsFileRow,
+    progress: &FtsCopyProgress,
+) -> Result<(), FtsCopyError> {
+    let has_moved = progress.moved.load(Ordering::Relaxed) > 0;
+    let Some(size) = progress.source_size.get().filter(|_| has_moved && !job.overwrite) else {
+        return Ok(());
+    };
+    let url = parse_url(&file.destination)?;
+    let token = token(client, file.destination_token.as_ref(), &url)?;
+    PartialCopy { url: &url, token: token.as_ref(), size: Some(*size) }.delete(client).await
 }
 
 /// Deletes a copy that is wrong, unless another client has replaced it since it was inspected.
@@ -301,35 +380,42 @@ async fn make_parents(
     Ok(())
 }
 
-/// Reads the report of a copy to its end.
-async fn follow(mut begun: StorageResponse, moved: impl Fn(u64)) -> Result<(), FtsCopyError> {
+/// Reads the report of a copy to `url` to its end.
+async fn follow(
+    mut begun: StorageResponse,
+    url: &Url,
+    moved: impl Fn(u64),
+) -> Result<(), FtsCopyError> {
+    let to = || url.clone();
     let mut report = CopyReport::default();
     let mut last = (0, tokio::time::Instant::now());
     loop {
         let next = timeout(MARKER_TIMEOUT, begun.chunk()).await;
-        let next = next.map_err(|_| FtsCopyError::NoMarker(MARKER_TIMEOUT))?;
+        let next = next.map_err(|_| FtsCopyError::NoMarker(to(), MARKER_TIMEOUT))?;
         match next {
-            Some(chunk) => report.feed(&chunk.map_err(FtsCopyError::Report)?),
+            Some(chunk) => {
+                report.feed(&chunk.map_err(|error| FtsCopyError::Report(to(), error))?);
+            }
             None => break,
         }
         if report.bytes() != last.0 {
             last = (report.bytes(), tokio::time::Instant::now());
             moved(report.bytes());
         } else if last.1.elapsed() > STALL_TIMEOUT {
-            return Err(FtsCopyError::Stalled(STALL_TIMEOUT));
+            return Err(FtsCopyError::Stalled(to(), STALL_TIMEOUT));
         }
     }
     match report.finish() {
         Some(CopyEnd::Success) => Ok(()),
-        Some(CopyEnd::Failure(text)) => Err(FtsCopyError::Failed(text)),
-        Some(CopyEnd::Aborted(text)) => Err(FtsCopyError::Aborted(text)),
-        None => Err(FtsCopyError::NoEnd),
+        Some(CopyEnd::Failure(text)) => Err(FtsCopyError::Failed(to(), text)),
+        Some(CopyEnd::Aborted(text)) => Err(FtsCopyError::Aborted(to(), text)),
+        None => Err(FtsCopyError::NoEnd(to())),
     }
 }
 
 /// Compares a digest with the wanted one. A storage that has none fails the comparison.
 fn compare(
-    end: &'static str,
+    end: String,
     checksum: &FtsChecksum,
     wanted: Option<&str>,
     found: Option<&str>,

@@ -1,8 +1,8 @@
 //! Runs the copies of FTS3 jobs while this controller is the leader.
 //!
 //! A file is marked as active before its copy begins. After a restart, active files that no task copies wait again. A
-//! cancelled file is found in the database, so that any controller may cancel it; its task is aborted, which closes the
-//! connection to the storage and thereby ends the copy.
+//! cancelled file is found in the database, so that any controller may cancel it; its task closes the connection to the
+//! storage, which ends the copy, and deletes the part that this left.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use penstock_control::backoff::backoff_delay;
 use penstock_control::fts::state::FtsFileEvent;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::copy::{self, CopyResult};
+use super::copy::{self, CopyResult, FtsCopyProgress};
 use super::policy::FtsPolicy;
 use super::route::AgentRoute;
 use super::submit::is_in_pair;
@@ -63,6 +64,7 @@ enum FtsDriverError {
 struct RunningAttempt {
     pair: String,
     task: JoinHandle<()>,
+    cancelled: Arc<Notify>,
 }
 
 /// Runs copies until the controller stops.
@@ -112,7 +114,7 @@ async fn step(
     running.retain(|id, copy| {
         let is_active = active.contains(id) || copy.task.is_finished();
         if !is_active {
-            copy.task.abort();
+            copy.cancelled.notify_one();
         }
         is_active
     });
@@ -163,8 +165,19 @@ async fn step(
             }
             free -= 1;
             let (id, state, client) = (file.id, Arc::clone(shared), Arc::clone(client));
-            let task = tokio::spawn(async move { attempt(&state, &client, &job, file).await });
-            running.insert(id, RunningAttempt { pair: pair.clone(), task });
+            let cancelled = Arc::new(Notify::new());
+            let cancellation = Arc::clone(&cancelled);
+            let task = tokio::spawn(async move {
+                let progress = FtsCopyProgress::default();
+                tokio::select! {
+                    () = attempt(&state, &client, &job, file.clone(), &progress) => {}
+                    // The connection to the storage is closed then.
+                    () = cancellation.notified() => {
+                        delete_cancelled(&state, &client, &job, file, &progress).await;
+                    }
+                }
+            });
+            running.insert(id, RunningAttempt { pair: pair.clone(), task, cancelled });
         }
     }
     Ok(())
@@ -291,11 +304,14 @@ async fn attempt(
     client: &FtsStorages,
     job: &FtsJobRow,
     mut file: FtsFileRow,
+    progress: &FtsCopyProgress,
 ) {
     let result = match decrypt_tokens(shared, client, job, &mut file) {
-        Ok(()) => timed_copy(shared, client, job, &file).await,
+        Ok(()) => timed_copy(shared, client, job, &file, progress).await,
         Err(error) => Err(error.into()),
     };
+    // A cancellation from here on must not delete the part of the next attempt.
+    progress.end();
     let number = file.attempt + 1;
     let change = match result {
         Ok(CopyResult { bytes }) => FtsFileChange {
@@ -326,6 +342,23 @@ async fn attempt(
     shared.fts_notify.notify_one();
 }
 
+/// Deletes what a cancelled copy left at its destination.
+async fn delete_cancelled(
+    shared: &ControllerState,
+    client: &FtsStorages,
+    job: &FtsJobRow,
+    mut file: FtsFileRow,
+    progress: &FtsCopyProgress,
+) {
+    let deleted = match decrypt_tokens(shared, client, job, &mut file) {
+        Ok(()) => copy::delete_unfinished(client, job, &file, progress).await,
+        Err(error) => Err(error.into()),
+    };
+    if let Err(error) = deleted {
+        tracing::warn!("the part of a cancelled copy stays: {error}");
+    }
+}
+
 /// Decrypts the tokens of a file.
 fn decrypt_tokens(
     shared: &ControllerState,
@@ -353,6 +386,7 @@ async fn timed_copy(
     client: &FtsStorages,
     job: &FtsJobRow,
     file: &FtsFileRow,
+    progress: &FtsCopyProgress,
 ) -> Result<CopyResult, FtsCopyError> {
     let mib = file.size.unwrap_or(0).max(0) as u64 >> 20;
     let limit = match job.timeout_s {
@@ -375,9 +409,17 @@ async fn timed_copy(
             let _ = written.await;
         });
     };
-    let copied = copy::copy(client, job, file, moved);
+    let copied = copy::copy(client, job, file, progress, moved);
     match tokio::time::timeout(Duration::from_secs(limit), copied).await {
         Ok(result) => result,
-        Err(_) => Err(FtsCopyError::Overdue(limit)),
+        Err(_) => {
+            let fault = FtsCopyError::Overdue(file.destination.clone(), limit);
+            Err(match copy::delete_unfinished(client, job, file, progress).await {
+                Ok(()) => fault,
+                Err(error) => {
+                    FtsCopyError::WrongCopy { fault: Box::new(fault), error: Box::new(error) }
+                }
+            })
+        }
     }
 }

@@ -41,10 +41,11 @@ pub(crate) enum FtsCopyError {
     SourceSize { url: Url, found: i64, wanted: i64 },
     #[error("destination {url}: size mismatch: {found} bytes, not {wanted}")]
     DestinationSize { url: Url, found: i64, wanted: i64 },
-    #[error("{end} checksum mismatch: {algorithm} {found}, not {wanted}")]
-    Checksum { end: &'static str, algorithm: String, found: String, wanted: String },
-    #[error("{end} checksum missing: the storage sends no {algorithm}")]
-    NoChecksum { end: &'static str, algorithm: String },
+    /// Of the end that the text names.
+    #[error("{end}: checksum mismatch: {algorithm} {found}, not {wanted}")]
+    Checksum { end: String, algorithm: String, found: String, wanted: String },
+    #[error("{end}: checksum missing: the storage sends no {algorithm}")]
+    NoChecksum { end: String, algorithm: String },
     #[error(
         "{fault}: the copy is deleted{}",
         if *.has_replaced { ", and so is a file that it replaced" } else { "" }
@@ -55,26 +56,27 @@ pub(crate) enum FtsCopyError {
     /// Neither the destination nor the source makes the copy.
     #[error("{pulled}; {pushed}")]
     BothRefuse { pulled: Box<Self>, pushed: Box<Self> },
-    #[error("copy failed: {0}")]
-    Failed(String),
-    #[error("copy aborted: {0}")]
-    Aborted(String),
-    #[error("the report of the copy broke off: {0}")]
-    Report(HttpError),
-    #[error("the report of the copy has no final line")]
-    NoEnd,
-    #[error("Connection timed out: no marker for {} s", .0.as_secs())]
-    NoMarker(Duration),
-    #[error("Connection timed out: no byte for {} s", .0.as_secs())]
-    Stalled(Duration),
-    #[error("Connection timed out: the copy took longer than {0} s")]
-    Overdue(u64),
+    /// Text of the storage that made the copy to this URL.
+    #[error("copy to {0} failed: {1}")]
+    Failed(Url, String),
+    #[error("copy to {0} aborted: {1}")]
+    Aborted(Url, String),
+    #[error("copy to {0}: its report broke off: {1}")]
+    Report(Url, HttpError),
+    #[error("copy to {0}: its report has no final line")]
+    NoEnd(Url),
+    #[error("copy to {0}: Connection timed out: no marker for {s} s", s = .1.as_secs())]
+    NoMarker(Url, Duration),
+    #[error("copy to {0}: Connection timed out: no byte for {s} s", s = .1.as_secs())]
+    Stalled(Url, Duration),
+    #[error("copy to {0}: Connection timed out: it took longer than {1} s")]
+    Overdue(String, u64),
 }
 
 impl FtsCopyError {
     /// Returns true if a storage refused to replace a file, which another client has made meanwhile.
     pub(crate) fn is_of_existing_file(&self) -> bool {
-        matches!(self, Self::Failed(text) if text.to_ascii_lowercase().contains("exist"))
+        matches!(self, Self::Failed(_, text) if progress::is_of_existing_file(text))
     }
 
     /// Returns true if another attempt may succeed.
@@ -83,14 +85,14 @@ impl FtsCopyError {
             Self::Storage(_, error) => error.is_transient(),
             Self::DeletedCopy { fault, .. } | Self::WrongCopy { fault, .. } => fault.is_transient(),
             Self::BothRefuse { pulled, pushed } => pulled.is_transient() || pushed.is_transient(),
-            Self::Failed(text) => progress::is_transient(text),
+            Self::Failed(_, text) => progress::is_transient(text),
             Self::DestinationSize { .. }
-            | Self::Aborted(_)
-            | Self::Report(_)
-            | Self::NoEnd
-            | Self::NoMarker(_)
-            | Self::Stalled(_)
-            | Self::Overdue(_) => true,
+            | Self::Aborted(..)
+            | Self::Report(..)
+            | Self::NoEnd(_)
+            | Self::NoMarker(..)
+            | Self::Stalled(..)
+            | Self::Overdue(..) => true,
             Self::Url(_)
             | Self::Token(..)
             | Self::Key(_)
