@@ -74,8 +74,8 @@ pub(crate) struct NettestArgs {
     #[arg(short = 'n', long, value_name = "SIZE")]
     bytes: Option<ByteCount>,
 
-    /// Limit all streams of a direction together, in bits per second, as 10G [default: none; 1M with --udp].
-    #[arg(short = 'b', long, value_name = "RATE", value_parser = crate::numbers::rate_or_none)]
+    /// Limit all streams of a direction together, in bits per second, as 10G; 0 for no limit [default: 0; 1M with --udp].
+    #[arg(short = 'b', long, value_name = "RATE", value_parser = crate::numbers::rate_or_unlimited)]
     rate: Option<BitRate>,
 
     /// Send datagrams instead of TCP, and report their loss, jitter and order.

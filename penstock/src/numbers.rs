@@ -40,6 +40,14 @@ pub(crate) fn rate_or_none(text: &str) -> anyhow::Result<BitRate> {
     }
 }
 
+/// Parses a rate, of which zero and `none` are no limit.
+///
+/// # Errors
+/// When it is neither.
+pub(crate) fn rate_or_unlimited(text: &str) -> anyhow::Result<BitRate> {
+    if text == "none" { Ok(BitRate(0)) } else { Ok(text.parse()?) }
+}
+
 fn above_zero(text: &str, remedy: &str) -> anyhow::Result<BitRate> {
     match text.parse() {
         Ok(BitRate(0)) => bail!("nothing would move: {remedy}"),

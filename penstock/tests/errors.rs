@@ -602,8 +602,7 @@ fn invalid_arguments_exit_with_usage() {
         assert_eq!((done.code, done.lines().len()), (2, 1), "{arguments:?}: {done:?}");
     }
     for (arguments, words) in [
-        (&["nettest", "localhost", "--rate", "0"][..], "write none"),
-        (&["transfers", "set", "7", "--rate", "0"], "write none"),
+        (&["transfers", "set", "7", "--rate", "0"][..], "write none"),
         (&["transfers", "set", "7", "--streams", "257"], "from 1 to 256"),
     ] {
         fails(&run(env.penstock().args(arguments)), 2, words);

@@ -76,8 +76,27 @@ fn penstock() -> Command {
     Command::new(env!("CARGO_BIN_EXE_penstock"))
 }
 
+/// Command of a client that prints JSON.
+fn json_client(address: &str, flags: &[&str]) -> Command {
+    let mut command = penstock();
+    command.args(["nettest", address, "--json"]).args(flags);
+    command
+}
+
 fn client(address: &str, flags: &[&str]) -> Output {
-    penstock().args(["nettest", address, "--json"]).args(flags).output().expect("it runs")
+    json_client(address, flags).output().expect("it runs")
+}
+
+/// Starts a client, whose JSON is collected.
+fn start_client(address: &str, flags: &[&str]) -> RunningCommand {
+    RunningCommand::start(&mut json_client(address, flags))
+}
+
+/// Lines that a client prints.
+fn lines_at(address: &str, flags: &[&str]) -> String {
+    let output = penstock().args(["nettest", address]).args(flags).output().expect("it runs");
+    assert!(output.status.success(), "{flags:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
 }
 
 fn test_at(address: &str, flags: &[&str]) -> Value {
@@ -147,9 +166,7 @@ fn one_byte_has_a_rate() {
     for flags in [&["-n", "1"][..], &["-n", "1", "--udp"]] {
         let report = listener.test(flags);
         assert!(number(&report, "bits_per_second") > 0.0, "{report}");
-        let output =
-            penstock().args(["nettest", &listener.address]).args(flags).output().expect("it runs");
-        let text = String::from_utf8(output.stdout).unwrap();
+        let text = lines_at(&listener.address, flags);
         assert!(!text.contains("  0 b/s") && text.contains(" ms, bound by"), "{text}");
     }
 }
@@ -214,11 +231,6 @@ fn ipv6_and_a_chosen_congestion_control() {
 #[test]
 fn udp_reports_loss_jitter_and_order() {
     let listener = Listening::on("127.0.0.1:0");
-    let text = |flags: &[&str]| {
-        let output = penstock().args(["nettest", &listener.address]).args(flags).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
     let flags = ["--udp", "--rate", "80M", "--datagram-size", "1400", "-t", "1"];
     for direction in [&[][..], &["-R"], &["--bidir"]] {
         let report = listener.test(&[&flags[..], direction].concat());
@@ -232,9 +244,37 @@ fn udp_reports_loss_jitter_and_order() {
         assert_eq!(report["datagram_bytes"], 1400);
         assert!(number(&report["intervals"][0]["udp"], "packets") > 1_000.0, "{report}");
     }
-    let lines = text(&["-u", "-R", "-t", "0.5", "-i", "0.2"]);
+    let lines = lines_at(&listener.address, &["-u", "-R", "-t", "0.5", "-i", "0.2"]);
     assert!(lines.contains("1.0") && lines.contains("jitter") && lines.contains("lost 0 of"));
     assert!(lines.contains("datagrams of 1460 B"), "{lines}");
+}
+
+#[test]
+fn zero_rate_is_no_limit() {
+    let listener = Listening::on("127.0.0.1:0");
+    for flags in [&["-u"][..], &["-u", "-R"], &["-u", "--iperf3"], &["-u", "--iperf3", "-R"], &[]] {
+        let report = listener.test(&[&["-b", "0", "-t", "1"], flags].concat());
+        // Without it datagrams have 1 Mb/s.
+        assert!(number(&report, "bits_per_second") > 20e6, "{flags:?}: {report}");
+    }
+}
+
+/// An iperf3 server reports none.
+#[test]
+fn round_trip_time_is_measured() {
+    let listener = Listening::on("127.0.0.1:0");
+    for flags in [&[][..], &["-R"], &["--iperf3"], &["--iperf3", "-R"]] {
+        let flags = [&["-t", "0.5"], flags].concat();
+        let report = listener.test(&flags);
+        let stream = &report["streams"][0];
+        for field in ["rtt_us", "rtt_min_us"] {
+            assert!(stream[field].as_u64().is_some_and(|rtt| rtt > 0), "{flags:?}: {stream}");
+        }
+        let lines = lines_at(&listener.address, &flags);
+        assert!(lines.contains(", rtt ") && !lines.contains("rtt 0 us"), "{lines}");
+    }
+    let report = listener.test(&["-u", "-t", "0.5"]);
+    assert_eq!(report["streams"][0]["rtt_us"], Value::Null, "{report}");
 }
 
 #[test]
@@ -301,8 +341,7 @@ fn simultaneous_tests_are_reported_in_both() {
     std::thread::scope(|scope| {
         let first = scope.spawn(|| test_at(address, &["-t", "4", "--rate", "10M"]));
         listener.log_line("started");
-        let second = penstock().args(["nettest", address, "-t", "0.3", "--rate", "10M"]).output();
-        let second = String::from_utf8(second.unwrap().stdout).unwrap();
+        let second = lines_at(address, &["-t", "0.3", "--rate", "10M"]);
         assert!(second.contains("ran 1 other test at the same time"), "{second}");
         assert_eq!(first.join().unwrap()["other_tests"], 1);
     });
@@ -420,16 +459,11 @@ fn vanished_client_leaves_figures_and_slot() {
 #[test]
 fn killed_listener_leaves_clients_figures() {
     let mut listener = Listening::on("127.0.0.1:0");
-    let json: Vec<_> = [&["-R"][..], &["--udp"], &["--iperf3"]]
-        .iter()
-        .map(|flags| {
-            let mut command = penstock();
-            command.args(["nettest", &listener.address, "--json", "-t", "60"]).args(*flags);
-            let client = RunningCommand::start(&mut command);
-            listener.log_line("started");
-            client
-        })
-        .collect();
+    let json = ["-R", "--udp", "--iperf3"].map(|flag| {
+        let client = start_client(&listener.address, &["-t", "60", flag]);
+        listener.log_line("started");
+        client
+    });
     let (text, mut stdout) = running_client(&listener, &[]);
     listener.child.kill().unwrap();
     listener.child.wait().unwrap();
@@ -483,9 +517,7 @@ fn cut_path_is_named_before_test() {
 fn cut_path_ends_running_test() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let mut command = penstock();
-    command.args(["nettest", &address, "--json", "-t", "60"]);
-    let client = RunningCommand::start(&mut command);
+    let client = start_client(&address, &["-t", "60"]);
     let (mut control, _) = listener.accept().unwrap();
     control.read_exact(&mut [0; 16]).unwrap();
     assert!(matches!(read_message(&mut control).unwrap(), Message::Propose { .. }));
@@ -517,11 +549,7 @@ fn stopped_ends_continue_their_tests() {
         &["--iperf3", "--udp", "-R"],
     ]
     .iter()
-    .map(|flags| {
-        let mut command = penstock();
-        command.args(["nettest", &listener.address, "--json", "-t", "6"]).args(*flags);
-        RunningCommand::start(&mut command)
-    })
+    .map(|flags| start_client(&listener.address, &[&["-t", "6"], *flags].concat()))
     .collect();
     // All of them run at once, so that each is stopped during its test.
     clients.iter().for_each(|_| drop(listener.log_line("started")));
@@ -539,19 +567,11 @@ fn stopped_ends_continue_their_tests() {
 #[test]
 fn an_interrupted_test_still_reports() {
     let listener = Listening::on("127.0.0.1:0");
-    for flags in [&["-R"][..], &[]] {
-        let client = penstock()
-            .args(["nettest", &listener.address, "-t", "60", "--json"])
-            .args(flags)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+    for flags in [&["-t", "60", "-R"][..], &["-t", "60"]] {
+        let client = start_client(&listener.address, flags);
         listener.log_line("started");
-        let kill = Command::new("kill").args(["-INT", &client.id().to_string()]).status();
-        assert!(kill.unwrap().success());
-        let output = client.wait_with_output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        interrupt(&client.child);
+        let report = client.wait().good().json;
         assert_eq!(report["interrupted"], true);
         assert!(number(&report, "seconds") < 30.0);
         listener.log_line("finished");
@@ -618,17 +638,10 @@ fn interrupt(child: &Child) {
 #[test]
 fn interrupted_listener_lets_clients_report() {
     let mut listener = Listening::on("127.0.0.1:0");
-    let client = penstock()
-        .args(["nettest", &listener.address, "-t", "60", "--json"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let client = start_client(&listener.address, &["-t", "60"]);
     listener.log_line("started");
     interrupt(&listener.child);
-    let output = client.wait_with_output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report["interrupted"], true);
+    assert_eq!(client.wait().good().json["interrupted"], true);
     listener.log_line("finished");
     assert!(listener.child.wait().unwrap().success());
 }

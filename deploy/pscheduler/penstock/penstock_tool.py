@@ -213,7 +213,7 @@ def result_of(report, diagnostics):
         figures["stream-id"] = stream["index"]
         # nettest counts at the receiver.
         figures["receiver-throughput-bits"] = stream["bits_per_second"]
-        if not report.get("udp"):
+        if not report.get("udp") and stream["rtt_us"] is not None:
             figures["rtt"] = stream["rtt_us"]
         streams.append(figures)
     intervals = []

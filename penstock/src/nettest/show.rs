@@ -4,7 +4,8 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use penstock_nettest::{
-    DatagramCounts, FlowReport, Interval, ListenerEvent, Report, StreamSweepReport, SweepPoint,
+    DatagramCounts, FlowReport, Interval, ListenerEvent, Report, StreamResult, StreamSweepReport,
+    SweepPoint,
 };
 use penstock_units::{BitRate, ByteCount, display_count};
 
@@ -52,10 +53,7 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
         for stream in &report.streams {
             let what = match &stream.udp {
                 Some(counts) => show_datagrams(counts),
-                None => format!(
-                    "retransmits {}  rtt {} us (min {})",
-                    stream.retransmits, stream.rtt_us, stream.rtt_min_us
-                ),
+                None => format!("retransmits {}{}", stream.retransmits, show_rtt(stream)),
             };
             writeln!(
                 out,
@@ -91,14 +89,15 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
     for flow in &report.flows {
         print_label(&mut out, flow)?;
     }
-    let rtt = report.streams.first().map_or(0, |stream| stream.rtt_us);
+    let rtt = report.streams.iter().find_map(|stream| stream.rtt_us);
+    let rtt = rtt.map_or_else(String::new, |rtt| format!(", rtt {rtt} us"));
     let transport = match (&report.rdma, report.datagram_bytes) {
         (Some(rdma), _) => format!(
             "RDMA {} to {}, path MTU {}, rtt {} us",
             rdma.sender_device, rdma.receiver_device, rdma.path_mtu, rdma.rtt_min_us
         ),
         (None, Some(bytes)) => format!("datagrams of {bytes} B"),
-        (None, None) => format!("{}, mss {}, rtt {rtt} us", report.congestion, report.mss),
+        (None, None) => format!("{}, mss {}{rtt}", report.congestion, report.mss),
     };
     write!(out, "{transport}, CPU here {:.0} %", report.cpu_local_percent)?;
     if report.error.is_none() {
@@ -127,6 +126,13 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
         writeln!(out, "a faster path was not available: {reason}")?;
     }
     out.flush()
+}
+
+/// Round-trip time of a stream, if one was measured.
+fn show_rtt(stream: &StreamResult) -> String {
+    let Some(rtt) = stream.rtt_us else { return String::new() };
+    let min = stream.rtt_min_us.map_or_else(String::new, |min| format!(" (min {min})"));
+    format!("  rtt {rtt} us{min}")
 }
 
 /// Loss, jitter and order of datagrams.
@@ -164,7 +170,7 @@ pub(super) fn advice(report: &Report) -> Option<String> {
         .find(|flow| matches!(flow.bound_by, "network" | "receive buffer" | "send buffer"))?;
     let streams = report.streams.iter().filter(|one| one.direction == flow.direction);
     let count = streams.clone().count();
-    let rtt = streams.map(|one| one.rtt_min_us).filter(|rtt| *rtt > 0).min()?;
+    let rtt = streams.filter_map(|one| one.rtt_min_us).min()?;
     if let Some(window) = report.window_bytes
         && flow.bound_by != "network"
     {

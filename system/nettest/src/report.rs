@@ -130,10 +130,11 @@ pub struct StreamResult {
     pub bits_per_second: f64,
     /// TCP segments that were retransmitted.
     pub retransmits: u32,
-    /// Mean round-trip time at the sender.
-    pub rtt_us: u32,
-    /// Smallest round-trip time at the sender.
-    pub rtt_min_us: u32,
+    /// Mean round-trip time at the sender; that of the receiver where the sender states none (iperf3), null where neither
+    /// measured one.
+    pub rtt_us: Option<u32>,
+    /// Smallest round-trip time, of the same end.
+    pub rtt_min_us: Option<u32>,
     /// Maximum segment size of the sender \[B\].
     pub mss: u32,
     /// CPU use of the sending thread; 100 is one core.
@@ -487,6 +488,7 @@ fn stream_result(
         if seconds > 0.0 { report.cpu_us as f64 / 1e4 / seconds } else { 0.0 }
     };
     let seconds = span_seconds(&[receiver]);
+    let measured = [sender, receiver].into_iter().find(|report| report.rtt_us > 0);
     StreamResult {
         index: sender.index,
         direction,
@@ -494,8 +496,8 @@ fn stream_result(
         seconds,
         bits_per_second: received_rate(params, &[receiver]),
         retransmits: sender.retransmits,
-        rtt_us: sender.rtt_us,
-        rtt_min_us: sender.rtt_min_us,
+        rtt_us: measured.map(|report| report.rtt_us),
+        rtt_min_us: measured.map(|report| report.rtt_min_us).filter(|rtt| *rtt > 0),
         mss: sender.mss,
         cpu_sender_percent: cpu(sender),
         cpu_receiver_percent: cpu(receiver),

@@ -285,6 +285,13 @@ mod tests {
         assert_eq!(params.test.stream_bytes_per_second(), Some(125));
         let params = IperfParams::decode(br#"{"bandwidth":1e19,"parallel":128}"#).unwrap();
         assert!(params.test.rate_bps.unwrap() <= STREAM_BPS_MAX * 128);
+        // `-b 0`, and a client that sends no rate.
+        for unlimited in [&br#"{"udp":true,"bandwidth":0}"#[..], br#"{"udp":true}"#] {
+            let params = IperfParams::decode(unlimited).unwrap();
+            assert_eq!(params.test.rate_bps, None);
+            let sent = String::from_utf8(params.encode()).unwrap();
+            assert!(!sent.contains("bandwidth"), "{sent}");
+        }
     }
 
     proptest! {
