@@ -55,7 +55,7 @@ fn transfer(source: &str, destination: &str) -> Value {
 
 /// Requests of the controller as `penstock list` prints them.
 pub(crate) fn listed(controller: &Operations) -> Vec<Value> {
-    let done = run(controller.ask(&["list", "--json"])).good();
+    let done = run(controller.ask(&["list", "--limit", "1000", "--json"])).good();
     done.json["requests"].as_array().unwrap().clone()
 }
 

@@ -23,7 +23,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fts/rucio_rule.
 const RULE_FILES: usize = 200;
 
 /// Files of the rule between agents of the controller.
-const AGENT_FILES: usize = 20;
+const AGENT_FILES: usize = 200;
 
 /// A storage as the script reads it.
 fn storage(name: &str, url: &str, prefix: &str, data: &Path) -> Value {
