@@ -386,7 +386,7 @@ async fn follow(
     url: &Url,
     moved: impl Fn(u64),
 ) -> Result<(), FtsCopyError> {
-    let to = || url.clone();
+    let to = || url.to_string();
     let mut report = CopyReport::default();
     let mut last = (0, tokio::time::Instant::now());
     loop {

@@ -58,17 +58,17 @@ pub(crate) enum FtsCopyError {
     BothRefuse { pulled: Box<Self>, pushed: Box<Self> },
     /// Text of the storage that made the copy to this URL.
     #[error("copy to {0} failed: {1}")]
-    Failed(Url, String),
+    Failed(String, String),
     #[error("copy to {0} aborted: {1}")]
-    Aborted(Url, String),
+    Aborted(String, String),
     #[error("copy to {0}: its report broke off: {1}")]
-    Report(Url, HttpError),
+    Report(String, HttpError),
     #[error("copy to {0}: its report has no final line")]
-    NoEnd(Url),
+    NoEnd(String),
     #[error("copy to {0}: Connection timed out: no marker for {s} s", s = .1.as_secs())]
-    NoMarker(Url, Duration),
+    NoMarker(String, Duration),
     #[error("copy to {0}: Connection timed out: no byte for {s} s", s = .1.as_secs())]
-    Stalled(Url, Duration),
+    Stalled(String, Duration),
     #[error("copy to {0}: Connection timed out: it took longer than {1} s")]
     Overdue(String, u64),
 }
