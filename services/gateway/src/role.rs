@@ -139,6 +139,7 @@ impl GatewayRole {
                 buffer_bytes: BUFFER_BYTES,
                 shutdown: SHUTDOWN_TIMEOUT,
                 explain_malformed: false,
+                ..ServeConfig::default()
             };
             let http =
                 server::serve_with(listeners, router, &tls, counted, stopped.clone(), limits);

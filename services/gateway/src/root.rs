@@ -27,8 +27,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_http::SEND_TIMEOUT;
-use penstock_http::server::{self, ConnectionProof, ConnectionTracker};
+use penstock_http::server::{self, CLOSE_TIMEOUT, ConnectionSlot, ConnectionTracker};
 use rustls::ServerConfig;
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -112,15 +113,8 @@ async fn accept(listener: TcpListener, server: Arc<RootServer>, stop: watch::Rec
                 let Some(slot) = server.tracker.admit(peer.ip()) else { continue };
                 let (server, stop) = (Arc::clone(&server), stop.clone());
                 connections.spawn(async move {
-                    tokio::select! {
-                        ended = connection(&server, stream, (peer, slot.proof()), stop) => {
-                            if let Err(error) = ended {
-                                tracing::debug!(%peer, "root:// connection ended: {error}");
-                            }
-                        }
-                        () = slot.evicted() => {
-                            tracing::debug!(%peer, "closed in favour of another connection");
-                        }
+                    if let Err(error) = connection(&server, stream, (peer, &slot), stop).await {
+                        tracing::debug!(%peer, "root:// connection ended: {error}");
                     }
                 });
             }
@@ -139,7 +133,7 @@ async fn accept(listener: TcpListener, server: Arc<RootServer>, stop: watch::Rec
 async fn connection(
     server: &RootServer,
     mut stream: TcpStream,
-    (peer, proof): (SocketAddr, ConnectionProof),
+    (peer, slot): (SocketAddr, &ConnectionSlot),
     stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
@@ -147,14 +141,30 @@ async fn connection(
     // Also ends answers whose client stops reading.
     socket2::SockRef::from(&socket).set_tcp_user_timeout(Some(SEND_TIMEOUT))?;
     let local = stream.local_addr()?;
-    let mut session = RootSession::new(server, (peer, proof), local, socket, stop);
-    if session.run(&mut stream).await? == SessionStep::StartTls {
+    let mut session = RootSession::new(server, (peer, slot.proof()), local, socket, stop);
+    if unless_evicted(slot, session.run(&mut stream)).await? == SessionStep::StartTls {
         // Nothing is buffered: bytes that were sent in the clear after this point are no TLS record.
-        let accepted = timeout(TLS_TIMEOUT, server.tls.accept(stream)).await;
-        let mut stream = accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        let accepted = timeout(TLS_TIMEOUT, server.tls.accept(stream));
+        let accepted =
+            async { accepted.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) };
+        let mut stream = unless_evicted(slot, accepted).await?;
         let name = stream.get_ref().1.server_name().map(str::to_owned);
         session.encrypted_as(name);
-        session.run(&mut stream).await?;
+        let ended = unless_evicted(slot, session.run(&mut stream)).await;
+        // close_notify: RFC 8446 section 6.1.
+        let _ = timeout(CLOSE_TIMEOUT, stream.shutdown()).await;
+        ended?;
     }
     Ok(())
+}
+
+/// Runs a step of a session until it ends or the connection gives way to another.
+async fn unless_evicted<T>(
+    slot: &ConnectionSlot,
+    step: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    tokio::select! {
+        ended = step => ended,
+        () = slot.evicted() => Err(io::Error::other("closed in favour of another connection")),
+    }
 }

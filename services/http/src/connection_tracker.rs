@@ -1,7 +1,8 @@
 //! Counters of connections and answers, and the limit of open connections.
 //!
 //! Over the limit, a connection that has shown no valid credentials gives way: the oldest of the address (IPv6: the
-//! /64) that has most of them. So one address cannot take all connections without credentials.
+//! /64) that has most of them. So one address cannot take all connections without credentials. Where there is no other, an
+//! idle connection gives way: the one that has waited longest for a request, of the address that has most of these.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,13 +21,27 @@ pub struct ConnectionTracker {
     open: AtomicUsize,
     refused: AtomicU64,
     answers: [AtomicU64; 3],
-    unproven: Mutex<PendingSet<Arc<Eviction>>>,
+    yielding: Mutex<YieldingConnections>,
+}
+
+/// Connections that give way to others.
+#[derive(Debug, Default)]
+struct YieldingConnections {
+    /// Those without valid credentials.
+    unproven: PendingSet<Arc<Eviction>>,
+    /// Those with credentials that wait for a request.
+    idle: PendingSet<Arc<Eviction>>,
 }
 
 /// Request to close a connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Eviction {
+    peer: IpAddr,
+    /// Also set once the connection has ended.
     is_evicted: AtomicBool,
+    is_proven: AtomicBool,
+    /// Number that the connection last had among the idle ones.
+    idle: AtomicU64,
     notify: Notify,
 }
 
@@ -45,7 +60,7 @@ impl ConnectionTracker {
             open: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             answers: Default::default(),
-            unproven: Mutex::default(),
+            yielding: Mutex::default(),
         }
     }
 
@@ -78,17 +93,24 @@ impl ConnectionTracker {
     }
 
     /// Counts a connection of `peer`, until the slot is dropped. Over the limit, a connection without valid credentials
-    /// gives way; `None` if there is no other.
+    /// gives way, or else an idle one; `None` if there is no other.
     #[must_use]
     pub fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionSlot> {
-        let eviction = Arc::new(Eviction::default());
-        let mut unproven = self.unproven();
-        let number = unproven.add(Some(peer), Arc::clone(&eviction));
+        let eviction = Arc::new(Eviction {
+            peer,
+            is_evicted: AtomicBool::new(false),
+            is_proven: AtomicBool::new(false),
+            idle: AtomicU64::new(u64::MAX),
+            notify: Notify::new(),
+        });
+        let mut yielding = self.yielding();
+        let mut number = yielding.unproven.add(Some(peer), Arc::clone(&eviction));
         if self.open.load(Ordering::Relaxed) >= self.limit {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            let (victim, gone) = unproven.evict().expect("the newcomer is in the set");
+            let (victim, mut gone) = yielding.unproven.evict().expect("the newcomer is in the set");
             if victim == number {
-                return None;
+                (_, gone) = yielding.idle.evict()?;
+                number = yielding.unproven.add(Some(peer), Arc::clone(&eviction));
             }
             // Its place in the count is the newcomer's.
             gone.is_evicted.store(true, Ordering::Relaxed);
@@ -96,13 +118,13 @@ impl ConnectionTracker {
         } else {
             self.open.fetch_add(1, Ordering::Relaxed);
         }
-        drop(unproven);
-        let proof = ConnectionProof { tracker: Arc::clone(self), number };
-        Some(ConnectionSlot { proof, eviction })
+        drop(yielding);
+        let proof = ConnectionProof { tracker: Arc::clone(self), number, eviction };
+        Some(ConnectionSlot { proof })
     }
 
-    fn unproven(&self) -> MutexGuard<'_, PendingSet<Arc<Eviction>>> {
-        self.unproven.lock().unwrap_or_else(PoisonError::into_inner)
+    fn yielding(&self) -> MutexGuard<'_, YieldingConnections> {
+        self.yielding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -110,13 +132,12 @@ impl ConnectionTracker {
 #[derive(Debug)]
 pub struct ConnectionSlot {
     proof: ConnectionProof,
-    eviction: Arc<Eviction>,
 }
 
 impl ConnectionSlot {
     /// Returns when the connection gives way to another.
     pub async fn evicted(&self) {
-        self.eviction.notify.notified().await;
+        self.proof.eviction.notify.notified().await;
     }
 
     /// Means to record valid credentials.
@@ -128,10 +149,11 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let tracker = &self.proof.tracker;
-        let mut unproven = tracker.unproven();
-        unproven.remove(self.proof.number);
-        if !self.eviction.is_evicted.load(Ordering::Relaxed) {
+        let ConnectionProof { tracker, number, eviction } = &self.proof;
+        let mut yielding = tracker.yielding();
+        yielding.unproven.remove(*number);
+        yielding.idle.remove(eviction.idle.load(Ordering::Relaxed));
+        if !eviction.is_evicted.swap(true, Ordering::Relaxed) {
             tracker.open.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -142,12 +164,37 @@ impl Drop for ConnectionSlot {
 pub struct ConnectionProof {
     tracker: Arc<ConnectionTracker>,
     number: u64,
+    eviction: Arc<Eviction>,
 }
 
 impl ConnectionProof {
-    /// Keeps the connection from giving way to others.
+    /// Keeps the connection from giving way to others, unless it is idle.
     pub fn set(&self) {
-        self.tracker.unproven().remove(self.number);
+        let mut yielding = self.tracker.yielding();
+        self.eviction.is_proven.store(true, Ordering::Relaxed);
+        yielding.unproven.remove(self.number);
+    }
+
+    /// Marks the connection as busy until the guard is dropped; it is idle from then on.
+    pub(crate) fn begin_request(&self) -> RequestGuard {
+        self.tracker.yielding().idle.remove(self.eviction.idle.load(Ordering::Relaxed));
+        RequestGuard(self.clone())
+    }
+}
+
+/// A request until its answer has left.
+#[derive(Debug)]
+pub(crate) struct RequestGuard(ConnectionProof);
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        let ConnectionProof { tracker, eviction, .. } = &self.0;
+        let mut yielding = tracker.yielding();
+        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        if is_set(&eviction.is_proven) && !is_set(&eviction.is_evicted) {
+            let number = yielding.idle.add(Some(eviction.peer), Arc::clone(eviction));
+            eviction.idle.store(number, Ordering::Relaxed);
+        }
     }
 }
 
@@ -156,14 +203,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proven_connections_never_give_way() {
+    fn busy_proven_connections_never_give_way() {
         let tracker = Arc::new(ConnectionTracker::new(2));
         let flood: IpAddr = "192.0.2.1".parse().unwrap();
         let other: IpAddr = "192.0.2.2".parse().unwrap();
         let first = tracker.admit(flood).unwrap();
         let second = tracker.admit(flood).unwrap();
         let third = tracker.admit(other).unwrap();
-        let evicted = |slot: &ConnectionSlot| slot.eviction.is_evicted.load(Ordering::Relaxed);
+        let evicted =
+            |slot: &ConnectionSlot| slot.proof.eviction.is_evicted.load(Ordering::Relaxed);
         assert_eq!((evicted(&first), evicted(&second), tracker.open()), (true, false, 2));
         drop(first);
         assert_eq!(tracker.open(), 2);
@@ -175,5 +223,30 @@ mod tests {
         drop((second, third));
         assert_eq!((tracker.open(), tracker.refused()), (1, 3));
         assert!(tracker.admit(other).is_some());
+    }
+
+    #[test]
+    fn idle_connections_give_way() {
+        let tracker = Arc::new(ConnectionTracker::new(2));
+        let peer: IpAddr = "192.0.2.1".parse().unwrap();
+        let [idle, busy] = [(); 2].map(|()| {
+            let slot = tracker.admit(peer).unwrap();
+            slot.proof().set();
+            slot
+        });
+        let request = busy.proof().begin_request();
+        drop(idle.proof().begin_request());
+        let newcomer = tracker.admit(peer).unwrap();
+        let evicted =
+            |slot: &ConnectionSlot| slot.proof.eviction.is_evicted.load(Ordering::Relaxed);
+        assert!(evicted(&idle) && !evicted(&busy));
+        newcomer.proof().set();
+        assert!(tracker.admit(peer).is_none());
+        drop(request);
+        drop(busy.proof().begin_request());
+        assert!(tracker.admit(peer).is_some() && evicted(&busy));
+        drop((idle, busy, newcomer));
+        assert_eq!(tracker.open(), 0);
+        assert!(tracker.yielding().idle.is_empty());
     }
 }

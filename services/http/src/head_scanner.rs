@@ -23,6 +23,8 @@ pub(crate) struct HeadScanner {
     has_encoding: bool,
     /// Value of `Content-Length`.
     length: Option<u64>,
+    /// Number of heads that have begun.
+    heads: u64,
 }
 
 /// Part of a request to which the next byte belongs.
@@ -46,6 +48,18 @@ enum HeadPosition {
 }
 
 impl HeadScanner {
+    /// Returns the number of the head whose end has not arrived.
+    pub(crate) fn unfinished_head(&self) -> Option<u64> {
+        let is_head = matches!(
+            self.position,
+            HeadPosition::RequestLine
+                | HeadPosition::HeaderName
+                | HeadPosition::HeaderValue
+                | HeadPosition::LengthValue
+        );
+        is_head.then_some(self.heads)
+    }
+
     /// Follows the bytes that arrived, and damages heads that must be refused.
     pub(crate) fn scan(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
@@ -72,6 +86,9 @@ impl HeadScanner {
     }
 
     fn step(&mut self, byte: &mut u8) {
+        if self.position == HeadPosition::Between && !matches!(*byte, b'\r' | b'\n') {
+            self.heads += 1;
+        }
         self.position = match (self.position, *byte) {
             (HeadPosition::Between, b'\r' | b'\n') => HeadPosition::Between,
             (HeadPosition::Between | HeadPosition::RequestLine, b'#') => {

@@ -45,8 +45,11 @@ pub const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Default limit of open connections.
 pub const CONNECTIONS_MAX: usize = 256;
 
-/// Time limit of a TLS handshake, and of the headers of a request; closes idle connections, too.
+/// Time limit of a TLS handshake, and of the headers of a request.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time after which a connection without a request is closed.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// Time limit of a request with its body, until its answer begins.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,18 +1,21 @@
-//! Problem documents for requests whose head cannot be parsed or names no host.
+//! Problem documents for requests whose head cannot be parsed or names no host, and the time limit of a head.
 //!
 //! hyper answers these itself, before a route sees a request: 400, 414 or 431 without a body.
 //! [`ProblemStream`] replaces this answer by one with a problem document. Errors of routes always have a body, so that
 //! they pass unchanged.
 
+use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::{StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
 
 use crate::head_scanner::HeadScanner;
 use crate::{HEAD_BYTES_MAX, ProblemDetails};
@@ -28,13 +31,17 @@ pub(crate) async fn check_host(request: Request, next: Next) -> Response {
     ProblemDetails::bad_request(format!("{text}: send one")).into_response()
 }
 
-/// A connection under hyper that damages heads which hyper would repair ([`HeadScanner`]), and writes problem documents
-/// in place of hyper's empty errors.
+/// A connection under hyper that damages heads which hyper would repair ([`HeadScanner`]), ends where a head does not arrive
+/// in time, and writes problem documents in place of hyper's empty errors.
 ///
 /// It takes whatever looks like such an error for one: not for servers whose bodies clients choose, such as files.
 pub(crate) struct ProblemStream<S> {
     stream: S,
     heads: HeadScanner,
+    /// Longest time from the first wait within a head to its end.
+    head_limit: Duration,
+    /// End of the time for the head with this number.
+    head_end: Option<(u64, Pin<Box<Sleep>>)>,
     is_active: bool,
     /// Response that replaces what hyper wrote, and the count of its bytes that are sent.
     replacement: Vec<u8>,
@@ -43,9 +50,26 @@ pub(crate) struct ProblemStream<S> {
 
 impl<S> ProblemStream<S> {
     /// Wraps `stream`, whose responses pass unchanged unless `is_active`.
-    pub(crate) fn new(stream: S, is_active: bool) -> Self {
+    pub(crate) fn new(stream: S, head_limit: Duration, is_active: bool) -> Self {
         let heads = HeadScanner::default();
-        Self { stream, heads, is_active, replacement: Vec::new(), sent: 0 }
+        let (replacement, sent) = (Vec::new(), 0);
+        Self { stream, heads, head_limit, head_end: None, is_active, replacement, sent }
+    }
+
+    /// Returns the connection, to end it.
+    pub(crate) fn into_inner(self) -> S {
+        self.stream
+    }
+
+    /// Ready if the head that has begun must have arrived by now. hyper's own limit also counts the idle time before it.
+    fn poll_head_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(head) = self.heads.unfinished_head() else { return Poll::Pending };
+        let (begun, end) =
+            self.head_end.get_or_insert_with(|| (head, Box::pin(sleep(self.head_limit))));
+        if *begun != head {
+            (*begun, *end) = (head, Box::pin(sleep(self.head_limit)));
+        }
+        end.as_mut().poll(cx)
     }
 }
 
@@ -96,7 +120,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for ProblemStream<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        if Pin::new(&mut self.stream).poll_read(cx, buffer)?.is_pending() {
+            // No byte is the end of the connection.
+            return self.poll_head_end(cx).map(Ok);
+        }
         self.heads.scan(&mut buffer.filled_mut()[before..]);
         Poll::Ready(Ok(()))
     }
@@ -154,11 +181,12 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::HEADER_TIMEOUT;
 
     async fn written(parts: &[&[u8]]) -> String {
         // Smaller than a replacement, so that it is written in parts.
         let (near, mut far) = tokio::io::duplex(64);
-        let mut stream = ProblemStream::new(near, true);
+        let mut stream = ProblemStream::new(near, HEADER_TIMEOUT, true);
         let write = async {
             for part in parts {
                 stream.write_all(part).await.unwrap();

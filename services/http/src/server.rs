@@ -1,44 +1,56 @@
 //! Connections of the HTTP API: accepted, bounded in number and time, encrypted unless they are
 //! local.
 //!
-//! Over the limit of connections, one without valid credentials gives way; where there is none, the newcomer gets a 503
-//! and is closed, so that the others go on.
+//! Over the limit of connections, one without valid credentials gives way, or else an idle one; where there is none, the
+//! newcomer gets a 503 and is closed, so that the others go on. A connection of TLS ends with close_notify (RFC 8446
+//! section 6.1), without which clients take its end for an attack.
 
 use std::any::Any;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::Request;
 use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::Response;
+use hyper::body::{Frame, SizeHint};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
+use crate::connection_tracker::RequestGuard;
 pub use crate::connection_tracker::{ConnectionProof, ConnectionSlot, ConnectionTracker};
 use crate::lingering_stream::LingeringStream;
 use crate::malformed::{ProblemStream, check_host};
 use crate::problem::complete;
-use crate::{HEAD_BYTES_MAX, HEADER_TIMEOUT, ProblemDetails, SEND_TIMEOUT};
+use crate::{HEAD_BYTES_MAX, HEADER_TIMEOUT, IDLE_TIMEOUT, ProblemDetails, SEND_TIMEOUT};
 
 /// Connections that wait to be accepted.
 pub const LISTEN_BACKLOG: i32 = 1024;
 
 /// Time for the last answers to leave after the agent began to stop.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Time for the close_notify of a connection that ends early.
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pause before the next attempt that a connection over the limit is asked for, in seconds.
 const RETRY_AFTER_S: u16 = 10;
@@ -126,6 +138,10 @@ pub struct ServeConfig {
     pub buffer_bytes: usize,
     /// Time for the last answers to leave after the server began to stop.
     pub shutdown: Duration,
+    /// Time limit of the head of a request, from its first byte.
+    pub head: Duration,
+    /// Longest time without a request.
+    pub idle: Duration,
     /// Answers requests whose head cannot be parsed with a problem document. Only for servers whose bodies clients
     /// cannot choose: a body that reads like an empty error would be replaced, too.
     pub explain_malformed: bool,
@@ -133,7 +149,13 @@ pub struct ServeConfig {
 
 impl Default for ServeConfig {
     fn default() -> Self {
-        Self { buffer_bytes: HEAD_BYTES_MAX, shutdown: SHUTDOWN_TIMEOUT, explain_malformed: true }
+        Self {
+            buffer_bytes: HEAD_BYTES_MAX,
+            shutdown: SHUTDOWN_TIMEOUT,
+            head: HEADER_TIMEOUT,
+            idle: IDLE_TIMEOUT,
+            explain_malformed: true,
+        }
     }
 }
 
@@ -231,12 +253,7 @@ async fn accept(listener: TcpListener, server: ConnectionServer, traffic: Arc<Co
                 Some(slot) => {
                     let server = server.clone();
                     connections.spawn(async move {
-                        tokio::select! {
-                            () = connection(stream, peer, slot.proof(), server) => {}
-                            () = slot.evicted() => {
-                                tracing::debug!(%peer, "closed in favour of another connection");
-                            }
-                        }
+                        connection(stream, peer, &slot, server).await;
                     });
                 }
                 None => refuse(&stream, server.tls.is_none()),
@@ -264,57 +281,110 @@ fn refuse(stream: &TcpStream, plain: bool) {
 async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
-    proof: ConnectionProof,
+    slot: &ConnectionSlot,
     server: ConnectionServer,
 ) {
     let _ = stream.set_nodelay(true);
     // Also ends endless answers whose client stops reading.
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(SEND_TIMEOUT));
-    let connection = HttpConnection::new(&stream, peer, proof);
+    let connection = HttpConnection::new(&stream, peer, slot.proof());
     match &server.tls {
-        None => requests(stream, connection, server).await,
-        Some(tls) => match timeout(HEADER_TIMEOUT, tls.accept(stream)).await {
-            Ok(Ok(stream)) => {
+        None => requests(stream, connection, slot, server).await,
+        Some(tls) => match handshake(tls, stream, slot).await {
+            Ok(stream) => {
                 let presented = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
                 if let Some(certificate) = presented {
                     let _ = connection.0.certificate.set(certificate.clone().into_owned());
                 }
-                requests(stream, connection, server).await;
+                requests(stream, connection, slot, server).await;
             }
-            Ok(Err(error)) => tracing::debug!(%peer, "TLS handshake failed: {error}"),
-            Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
+            Err(error) => tracing::debug!(%peer, "TLS handshake failed: {error}"),
         },
+    }
+}
+
+async fn handshake(
+    tls: &TlsAcceptor,
+    stream: TcpStream,
+    slot: &ConnectionSlot,
+) -> io::Result<TlsStream<TcpStream>> {
+    tokio::select! {
+        accepted = timeout(HEADER_TIMEOUT, tls.accept(stream)) => {
+            accepted.unwrap_or_else(|_| Err(io::Error::other("it took too long")))
+        }
+        () = slot.evicted() => Err(io::Error::other("closed in favour of another connection")),
     }
 }
 
 async fn requests(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
     connection: HttpConnection,
+    slot: &ConnectionSlot,
     server: ConnectionServer,
 ) {
     let ConnectionServer { router, mut stop, config, .. } = server;
     let peer = connection.peer();
     let stream = LingeringStream::new(stream, Arc::clone(&connection.0.lingers));
+    let proof = slot.proof();
+    let count = move |request: Request, next: Next| counted(proof.clone(), request, next);
     let router = router.layer(axum::Extension(PeerAddress(peer)));
-    let service = TowerToHyperService::new(router.layer(axum::Extension(connection)));
-    let served = http1::Builder::new()
+    let router = router.layer(axum::Extension(connection));
+    let router = router.layer(axum::middleware::from_fn(count));
+    let stream = ProblemStream::new(stream, config.head, config.explain_malformed);
+    let mut served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
+        .header_read_timeout(config.idle)
         .max_buf_size(config.buffer_bytes)
-        .serve_connection(
-            TokioIo::new(ProblemStream::new(stream, config.explain_malformed)),
-            service,
-        );
-    let mut served = pin!(served);
-    let result = tokio::select! {
-        result = served.as_mut() => result,
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let ended = tokio::select! {
+        result = &mut served => Some(result),
+        () = slot.evicted() => None,
         () = stopped(&mut stop) => {
-            served.as_mut().graceful_shutdown();
-            served.await
+            Pin::new(&mut served).graceful_shutdown();
+            Some((&mut served).await)
         }
     };
-    if let Err(error) = result {
-        tracing::debug!(%peer, "HTTP connection ended: {error}");
+    match &ended {
+        Some(Ok(())) => return,
+        Some(Err(error)) => tracing::debug!(%peer, "HTTP connection ended: {error}"),
+        None => tracing::debug!(%peer, "closed in favour of another connection"),
+    }
+    // An answer that a handler breaks off has to look broken.
+    if !ended.is_some_and(|result| result.is_err_and(|error| error.is_user())) {
+        let mut stream = served.into_parts().io.into_inner().into_inner();
+        let _ = timeout(CLOSE_TIMEOUT, stream.shutdown()).await;
+    }
+}
+
+/// Marks the connection as busy until the answer has left.
+async fn counted(proof: ConnectionProof, request: Request, next: Next) -> Response {
+    let guard = proof.begin_request();
+    next.run(request).await.map(|body| Body::new(CountedBody { body, _guard: guard }))
+}
+
+/// Body of an answer that keeps its connection from being idle.
+struct CountedBody {
+    body: Body,
+    _guard: RequestGuard,
+}
+
+impl HttpBody for CountedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -322,3 +392,6 @@ async fn requests(
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
 }
+
+#[cfg(test)]
+mod tests;
