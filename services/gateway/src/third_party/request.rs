@@ -79,6 +79,11 @@ impl CopyEnds {
         let source = text(HeaderName::from_static("source"))?;
         let destination = text(HeaderName::from_static("destination"))?;
         let host = text(header::HOST)?;
+        if [source, destination].into_iter().flatten().any(|url| url.contains('#')) {
+            // The parser would cut it.
+            let text = "Source or Destination has a '#': write it as %23";
+            return Err(ProblemDetails::bad_request(text));
+        }
         let (direction, url) = match (source, destination) {
             (Some(_), Some(_)) => {
                 return Err(ProblemDetails::bad_request(
@@ -307,6 +312,9 @@ mod tests {
             &[("Destination", "http://there/a?access_token=T")],
             &[("Source", "http://127.0.0.1:99999/")],
             &[("Destination", "https://there:65536/a")],
+            &[("Source", "https://there/a#b")],
+            &[("Source", "/a#b")],
+            &[("Destination", "https://here:8443/a#b")],
         ] {
             assert_eq!(ends(faulty).map(|_| ()), Err(400), "{faulty:?}");
         }

@@ -83,11 +83,14 @@ impl Url {
     /// Parses a URL of a storage, where `davs` and `dav` are other names of `https` and `http`.
     ///
     /// # Errors
-    /// If it is none of HTTP.
+    /// If it is none of HTTP, or has a `#`, which the parser would cut: in a path it is `%23`.
     pub fn of_storage(text: &str) -> Result<Self, UrlError> {
         let text = text.trim();
         let bad = || UrlError(text.to_owned());
         let (scheme, rest) = text.split_once("://").ok_or_else(bad)?;
+        if rest.contains('#') {
+            return Err(bad());
+        }
         let scheme = match scheme.to_ascii_lowercase().as_str() {
             "davs" | "https" => "https",
             "dav" | "http" => "http",
@@ -146,21 +149,72 @@ impl Url {
         query.split(['&', ';']).any(|one| matches!(name(one).as_str(), "authz" | "access_token"))
     }
 
-    /// Resolves the location of a redirect, which must not lead from HTTPS to HTTP.
+    /// Resolves the location of a redirect (RFC 3986 section 5.2), which must not lead from HTTPS to HTTP.
     ///
     /// # Errors
     /// When it does, or is no URL.
     pub fn redirected(&self, location: &str) -> Result<Self, HttpError> {
-        let next = if location.starts_with('/') && !location.starts_with("//") {
-            Self { path: location.to_owned(), ..self.clone() }
+        let location = location.trim();
+        let scheme = if self.encrypted { "https" } else { "http" };
+        let text = if location.starts_with("//") {
+            format!("{scheme}:{location}")
+        } else if has_scheme(location) {
+            location.to_owned()
         } else {
-            location.parse().map_err(|_| HttpError::RedirectAddress(excerpt(location)))?
+            format!("{scheme}://{}{}", self.authority(), self.resolved(location))
         };
+        let next: Self = text.parse().map_err(|_| HttpError::RedirectAddress(excerpt(location)))?;
         if self.encrypted && !next.encrypted {
             return Err(HttpError::RedirectDowngrade(next));
         }
         Ok(next)
     }
+
+    /// Returns path and query of a reference without scheme and authority.
+    fn resolved(&self, reference: &str) -> String {
+        let reference = reference.split('#').next().unwrap_or_default();
+        let (own, _) = self.path.split_once('?').unwrap_or((&self.path, ""));
+        let (path, query) = match reference.split_once('?') {
+            Some((path, query)) => (path, format!("?{query}")),
+            None => (reference, String::new()),
+        };
+        match path {
+            "" if query.is_empty() => self.path.clone(),
+            "" => format!("{own}{query}"),
+            _ if path.starts_with('/') => without_dots(path) + &query,
+            _ => {
+                let directory = own.rfind('/').map_or("/", |end| &own[..=end]);
+                without_dots(&format!("{directory}{path}")) + &query
+            }
+        }
+    }
+}
+
+/// Returns true if a reference begins with a scheme (RFC 3986 section 3.1).
+fn has_scheme(reference: &str) -> bool {
+    let is_of_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    reference.split_once(':').is_some_and(|(scheme, _)| {
+        scheme.starts_with(|letter: char| letter.is_ascii_alphabetic())
+            && scheme.bytes().all(is_of_scheme)
+    })
+}
+
+/// Removes the segments `.` and `..` of an absolute path (RFC 3986 section 5.2.4).
+fn without_dots(path: &str) -> String {
+    let mut kept = Vec::new();
+    let mut segments = path.split('/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let is_dots = matches!(segment, "." | "..");
+        if segment == ".." {
+            kept.pop();
+        } else if !is_dots {
+            kept.push(segment);
+        }
+        if is_dots && segments.peek().is_none() {
+            kept.push("");
+        }
+    }
+    format!("/{}", kept.join("/"))
 }
 
 impl fmt::Display for Url {
@@ -223,8 +277,43 @@ mod tests {
             url.redirected("/v1.json").unwrap().to_string(),
             "https://www.scitags.org/v1.json"
         );
-        for location in ["http://scitags.org/", "//elsewhere/x", "x.json", "file:///etc/passwd"] {
+        for location in ["http://scitags.org/", "file:///etc/passwd", "mailto:x", "//", "a b"] {
             assert!(url.redirected(location).is_err(), "{location}");
+        }
+    }
+
+    /// Examples of RFC 3986 section 5.4.
+    #[test]
+    fn relative_redirects_are_resolved() {
+        let url: Url = "http://a/b/c/d;p?q".parse().unwrap();
+        for (reference, target) in [
+            ("g", "http://a/b/c/g"),
+            ("./g", "http://a/b/c/g"),
+            ("g/", "http://a/b/c/g/"),
+            ("/g", "http://a/g"),
+            ("//g", "http://g/"),
+            ("?y", "http://a/b/c/d;p?y"),
+            ("g?y", "http://a/b/c/g?y"),
+            ("#s", "http://a/b/c/d;p?q"),
+            ("g#s", "http://a/b/c/g"),
+            ("g?y#s", "http://a/b/c/g?y"),
+            (";x", "http://a/b/c/;x"),
+            ("", "http://a/b/c/d;p?q"),
+            (".", "http://a/b/c/"),
+            ("./", "http://a/b/c/"),
+            ("..", "http://a/b/"),
+            ("../g", "http://a/b/g"),
+            ("../..", "http://a/"),
+            ("../../g", "http://a/g"),
+            ("../../../g", "http://a/g"),
+            ("/../g", "http://a/g"),
+            ("g.", "http://a/b/c/g."),
+            ("..g", "http://a/b/c/..g"),
+            ("./g/.", "http://a/b/c/g/"),
+            ("g/../h", "http://a/b/c/h"),
+            ("g?y/../x", "http://a/b/c/g?y/../x"),
+        ] {
+            assert_eq!(url.redirected(reference).unwrap().to_string(), target, "{reference}");
         }
     }
 }
