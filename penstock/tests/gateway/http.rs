@@ -224,6 +224,37 @@ fn collections_are_made_moved_and_removed() {
     assert_eq!(site.names(), ["a"]);
 }
 
+/// Nothing exists below a file (RFC 9110 section 15.5.5); a writer lacks the directory (RFC 4918 section 9.7.1).
+#[test]
+fn path_below_file_is_missing() {
+    let site = Site::new();
+    fs::write(site.data.join("f"), b"1").unwrap();
+    fs::write(site.data.join("g"), b"2").unwrap();
+    let below = "/store/data/f/x";
+    let to = format!("http://{}{below}", site.authority());
+    for (method, path, header, status) in [
+        ("GET", below, ("X-Y", "z"), 404),
+        ("HEAD", below, ("X-Y", "z"), 404),
+        ("PROPFIND", below, ("Depth", "0"), 404),
+        ("DELETE", below, ("X-Y", "z"), 404),
+        ("PUT", below, ("X-Y", "z"), 409),
+        ("MKCOL", below, ("X-Y", "z"), 409),
+        ("COPY", "/store/data/g", ("Destination", to.as_str()), 409),
+        ("MOVE", "/store/data/g", ("Destination", to.as_str()), 409),
+    ] {
+        let answer = site.ask(method, path, &[header], b"");
+        assert_eq!(answer.status, status, "{method}: {}", answer.text());
+        assert!(method == "HEAD" || answer.text().contains(below), "{method}: {}", answer.text());
+    }
+    for method in ["COPY", "MOVE"] {
+        let missing =
+            site.ask(method, "/store/data/none", &[("Destination", "/store/data/h")], b"");
+        let words = "/store/data/none: no such file or directory";
+        assert!(missing.status == 404 && missing.text().contains(words), "{}", missing.text());
+    }
+    assert_eq!(site.names(), ["f", "g"]);
+}
+
 #[test]
 fn listings_show_exports_and_files() {
     let site = Site::new();
@@ -259,6 +290,12 @@ fn listings_show_exports_and_files() {
         b"<D:propertyupdate xmlns:D=\"DAV:\"><D:set><D:prop><x xmlns=\"urn:y\">1</x></D:prop></D:set></D:propertyupdate>",
     );
     assert!(patch.status == 207 && patch.text().contains("403 Forbidden"), "{}", patch.text());
+    let empty = b"<D:propertyupdate xmlns:D=\"DAV:\"/>";
+    let patch = site.ask("PROPPATCH", "/store/data/d", &[], empty).text();
+    assert!(
+        patch.contains("</D:href><D:status>HTTP/1.1 200 OK</D:status></D:response>"),
+        "{patch}"
+    );
 }
 
 #[test]

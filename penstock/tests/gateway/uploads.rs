@@ -157,6 +157,18 @@ fn disconnected_uploads_leave_nothing() {
 }
 
 #[test]
+fn upload_without_directory_conflicts() {
+    let site = Site::new();
+    fs::create_dir(site.data.join("d")).unwrap();
+    let mut stream = begin(&site, "d/f", &content_length(20), 10);
+    wait_until("it runs", TRANSFERS_WITHIN, || (!site.transfers().is_empty()).then_some(()));
+    fs::remove_dir_all(site.data.join("d")).unwrap();
+    stream.write_all(&[7; 10]).unwrap();
+    let answer = read_response(&mut BufReader::new(stream));
+    assert_eq!(answer.status, 409, "{answer:?}");
+}
+
+#[test]
 fn cancelled_uploads_get_an_answer() {
     let site = Site::new();
     let length = content_length(3 * BATCH_BYTES);

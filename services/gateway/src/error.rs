@@ -34,9 +34,10 @@ pub(crate) fn failed(shown: &str, error: &io::Error) -> ProblemDetails {
         NotADirectory, NotFound, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull,
     };
     let status = match error.kind() {
-        NotFound => StatusCode::NOT_FOUND,
+        // Below a file nothing exists.
+        NotFound | NotADirectory => StatusCode::NOT_FOUND,
         PermissionDenied | ReadOnlyFilesystem => StatusCode::FORBIDDEN,
-        AlreadyExists | IsADirectory | NotADirectory | DirectoryNotEmpty => StatusCode::CONFLICT,
+        AlreadyExists | IsADirectory | DirectoryNotEmpty => StatusCode::CONFLICT,
         StorageFull | QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
         InvalidFilename | InvalidInput => StatusCode::BAD_REQUEST,
         _ if is_link_error(error) => StatusCode::CONFLICT,

@@ -96,7 +96,7 @@ pub(crate) async fn delete(
             return Ok(Err(problem));
         }
         if is_collection && there.kind != Kind::Directory {
-            return Err(io::ErrorKind::NotADirectory.into());
+            return Ok(Err(ProblemDetails::conflict(format!("{}: not a directory", place.shown))));
         }
         remove(&place.root, native(&place.path)).map(Ok)
     });
@@ -214,47 +214,61 @@ pub(crate) async fn rename(
     let SourceAndTarget { from, to, keeps } = pair;
     let (shown, overwrites) = (to.shown.clone(), request.may_replace() && keeps.is_none());
     let replaces_directories = request.replaces_directories();
-    let from_shown = from.shown.clone();
     let (headers, names) = (request.headers.clone(), gateway.hidden_names.clone());
-    let moved = blocking(move || {
-        let source = from.root.stat(native(&from.path))?;
-        if let Err(problem) = check_pair(&headers, &Validators::of(&source)) {
-            return Ok(Err(problem));
-        }
-        let Some((target, name)) = parent_of(&to)? else {
-            return Ok(Ok(DestinationOutcome::NoParent));
+    let move_source = move || -> Result<DestinationOutcome, ProblemDetails> {
+        let at_source = |error: io::Error| failed(&from.shown, &error);
+        let at_target = |error: io::Error| parent_problem(&to.shown, &error);
+        let at_either = |error: io::Error| rename_problem(&from.shown, &to.shown, &error);
+        let source = from.root.stat(native(&from.path)).map_err(at_source)?;
+        check_pair(&headers, &Validators::of(&source))?;
+        let Some((target, name)) = parent_of(&to).map_err(at_target)? else {
+            return Ok(DestinationOutcome::NoParent);
         };
         // Outlives the lock: what was replaced may take long to remove.
         let staged;
-        let _locked = lock_name(&target, &name)?;
-        let there = match prepare(&target, &name, overwrites, replaces_directories)? {
+        let _locked = lock_name(&target, &name).map_err(at_target)?;
+        let there = prepare(&target, &name, overwrites, replaces_directories);
+        let there = match there.map_err(at_target)? {
             Ok(there) => there,
-            Err(refused) => return Ok(Ok(refused)),
+            Err(refused) => return Ok(refused),
+        };
+        let rename_over = |replace| {
+            let renamed =
+                from.root.rename_into(native(&from.path), &target, Path::new(&name), replace);
+            renamed.map_err(at_either)
         };
         let Some(there) = there else {
-            from.root.rename_into(native(&from.path), &target, Path::new(&name), false)?;
-            return Ok(Ok(DestinationOutcome::Created));
+            rename_over(false)?;
+            return Ok(DestinationOutcome::Created);
         };
         if source.kind == Kind::Directory || there.kind == Kind::Directory {
-            let (parent, source) = from.root.parent(native(&from.path))?;
-            staged = StagedTree::reserve(&names, parent)?;
-            staged.exchange(&source, &target, &name)?;
+            let (parent, source) = from.root.parent(native(&from.path)).map_err(at_source)?;
+            staged = StagedTree::reserve(&names, parent).map_err(at_source)?;
+            staged.exchange(&source, &target, &name).map_err(at_either)?;
         } else if (source.device, source.inode) == (there.device, there.inode) {
             // Two names of one file: a rename would leave both.
-            from.root.remove_file(native(&from.path))?;
+            from.root.remove_file(native(&from.path)).map_err(at_source)?;
         } else {
-            from.root.rename_into(native(&from.path), &target, Path::new(&name), true)?;
+            rename_over(true)?;
         }
-        Ok(Ok(DestinationOutcome::Replaced))
-    });
-    let change = moved.await.map_err(|error| match error.kind() {
-        io::ErrorKind::CrossesDevices => ProblemDetails::new(
-            StatusCode::BAD_GATEWAY,
-            format!("{shown} is on another file system: use COPY and DELETE"),
-        ),
-        _ => failed(&from_shown, &error),
-    })??;
+        Ok(DestinationOutcome::Replaced)
+    };
+    let moved = blocking(move || Ok(move_source())).await;
+    let change = moved.map_err(|error| failed(&shown, &error))??;
     answer(kept(change, request, keeps)?, &shown)
+}
+
+/// Problem of a rename that names the end at fault.
+fn rename_problem(from: &str, to: &str, error: &io::Error) -> ProblemDetails {
+    use io::ErrorKind::{AlreadyExists, CrossesDevices, QuotaExceeded, StorageFull};
+    match error.kind() {
+        CrossesDevices => ProblemDetails::new(
+            StatusCode::BAD_GATEWAY,
+            format!("{to} is on another file system: use COPY and DELETE"),
+        ),
+        AlreadyExists | QuotaExceeded | StorageFull => failed(to, error),
+        _ => failed(from, error),
+    }
 }
 
 /// Prefers the refusal to replace over that of `Overwrite: F`, which the client did not send.
@@ -383,7 +397,7 @@ fn prepare_copy(
     replace: bool,
 ) -> Result<Result<(Stat, Option<Stat>), DestinationOutcome>, ProblemDetails> {
     let at_source = |error: io::Error| failed(&from.shown, &error);
-    let at_target = |error: io::Error| failed(&to.shown, &error);
+    let at_target = |error: io::Error| parent_problem(&to.shown, &error);
     let source = stat(from).map_err(at_source)?;
     let source = source.ok_or_else(|| at_source(io::ErrorKind::NotFound.into()))?;
     let there = stat_name(to).map_err(at_target)?;

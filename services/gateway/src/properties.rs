@@ -133,7 +133,10 @@ pub(crate) fn elements(body: &[u8]) -> Result<Vec<(usize, ElementName)>, Problem
             Event::Start(element) | Event::Empty(element) => {
                 let namespace = match namespace {
                     ResolveResult::Bound(name) => {
-                        Some(String::from_utf8_lossy(name.as_ref()).into_owned())
+                        let name = String::from_utf8_lossy(name.as_ref());
+                        // As it stands in the attribute.
+                        let name = quick_xml::escape::unescape(&name);
+                        Some(name.map_err(|error| invalid(&error))?.into_owned())
                     }
                     ResolveResult::Unbound => None,
                     ResolveResult::Unknown(_) => {
@@ -425,7 +428,12 @@ pub(crate) async fn patch(
     found.await.map_err(|error| failed(&shown, &error))?;
     let mut text = format!("{HEAD}<D:response><D:href>{}</D:href>", encode(request.path.bytes()));
     // propertyupdate / set or remove / prop / property
-    for (_, name) in all.iter().filter(|(depth, _)| *depth == 3) {
+    let mut named = all.iter().filter(|(depth, _)| *depth == 3).peekable();
+    if named.peek().is_none() {
+        // Nothing was to be changed: RFC 4918 section 14.24 wants a status.
+        text.push_str("<D:status>HTTP/1.1 200 OK</D:status>");
+    }
+    for (_, name) in named {
         text.push_str("<D:propstat><D:prop>");
         name.write(&mut text);
         text.push_str("</D:prop><D:status>HTTP/1.1 403 Forbidden</D:status></D:propstat>");
@@ -505,8 +513,13 @@ mod tests {
         let expected =
             [(Some("urn:z".to_owned()), "author".to_owned()), (None, "plain".to_owned())];
         assert_eq!(names, expected);
+        let entities = b"<x:a xmlns:x=\"u&amp;v&#60;\"/>";
+        let mut echoed = String::new();
+        elements(entities).unwrap()[0].1.write(&mut echoed);
+        assert_eq!(echoed, "<X:a xmlns:X=\"u&amp;v&lt;\"/>");
         for invalid in [
             &b"<a>"[..],
+            b"<x:a xmlns:x='&none;'/>",
             b"<a></b>",
             b"<x:a/>",
             b"<!DOCTYPE a [<!ENTITY b \"c\">]><a>&b;</a>",

@@ -405,7 +405,8 @@ fn block_algorithm(algorithms: &[Algorithm]) -> Algorithm {
 async fn look(gateway: &Gateway, request: &DavRequest) -> Result<Option<Stat>, ProblemDetails> {
     let place = gateway.writable(request, PathAccess::Create)?;
     let shown = place.shown.clone();
-    let there = blocking(move || stat(&place)).await.map_err(|error| failed(&shown, &error))?;
+    let there = blocking(move || stat(&place)).await;
+    let there = there.map_err(|error| parent_problem(&shown, &error))?;
     match there {
         Some(stat) if stat.kind == Kind::Directory => {
             Err(ProblemDetails::conflict(format!("{shown} is a directory")))

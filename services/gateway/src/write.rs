@@ -145,7 +145,8 @@ pub(crate) async fn put(
             )),
             _ => precondition_failed(&format!("{shown} exists (Overwrite: F)")),
         },
-        _ => failed(&shown, &error),
+        // The directory may have gone meanwhile.
+        _ => parent_problem(&shown, &error),
     })?;
     account.finish(committed.stat.size);
     let status = if committed.created { StatusCode::CREATED } else { StatusCode::NO_CONTENT };
@@ -186,9 +187,12 @@ fn expected_digests(request: &DavRequest) -> Result<Vec<(Algorithm, Digest)>, Pr
     Ok(all)
 }
 
-/// 409 where the parent is missing (RFC 4918 section 9.7.1).
+/// 409 where the parent is missing, or is a file (RFC 4918 section 9.7.1).
 pub(crate) fn parent_problem(shown: &str, error: &io::Error) -> ProblemDetails {
     match error.kind() {
+        io::ErrorKind::NotADirectory => {
+            ProblemDetails::conflict(format!("{shown}: a part of its path is not a directory"))
+        }
         io::ErrorKind::NotFound => ProblemDetails::conflict(format!(
             "{shown}: its directory does not exist: make it with MKCOL"
         )),

@@ -61,6 +61,9 @@ pub fn describe(error: &io::Error) -> String {
         Some(libc::ETXTBSY) => "file is being executed",
         Some(libc::EXDEV) => "crosses file systems",
         Some(libc::EOPNOTSUPP | libc::ENOSYS) => "not supported by this file system or kernel",
+        None if error.kind() == io::ErrorKind::NotFound && error.get_ref().is_none() => {
+            "no such file or directory"
+        }
         _ => return error.to_string(),
     };
     words.to_owned()
@@ -91,5 +94,7 @@ mod tests {
         let other = io::Error::from_raw_os_error(libc::ECONNRESET);
         assert_eq!(describe(&other), other.to_string());
         assert_eq!(describe(&io::Error::other("why")), "why");
+        assert_eq!(describe(&io::ErrorKind::NotFound.into()), "no such file or directory");
+        assert_eq!(describe(&io::Error::new(io::ErrorKind::NotFound, "why")), "why");
     }
 }
