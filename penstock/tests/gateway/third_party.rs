@@ -370,6 +370,11 @@ fn end_of_source_is_certain() {
         let failed = pull_answered(&site, head, get, headers);
         assert_failure(&failed, words);
         assert!(!failed.text().contains("hello"), "{}", failed.text());
+        // Attempts repeat its five bytes.
+        let text = failed.text();
+        let mut moved =
+            text.lines().filter_map(|line| line.strip_prefix("Stripe Bytes Transferred: "));
+        assert!(moved.all(|bytes| bytes.parse::<u64>().unwrap() <= 5), "{text}");
         assert_eq!(fs::read(site.data.join("f")).unwrap(), b"old", "{head} {get}");
     }
 }

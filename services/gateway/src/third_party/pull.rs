@@ -11,7 +11,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -167,6 +167,8 @@ pub(crate) struct HttpPull {
     written: Mutex<Vec<WrittenRange>>,
     /// Attempts since the last progress.
     attempts: AtomicU32,
+    /// Bytes that attempts to fetch the whole file have counted.
+    counted: AtomicU64,
     /// True if only the end of its connection ends the file, which may be early.
     ends_by_close: AtomicBool,
     /// Addresses of the open connections.
@@ -193,6 +195,7 @@ impl HttpPull {
             queue: Mutex::new(queue),
             written: Mutex::default(),
             attempts: AtomicU32::new(0),
+            counted: AtomicU64::new(0),
             ends_by_close: AtomicBool::new(false),
             connections: Mutex::default(),
         }
@@ -311,7 +314,7 @@ impl HttpPull {
             }
             let writer = self.upload.range(range.start, range.bytes);
             let expected = skipped + range.bytes;
-            let received = self.receive(response, writer, skipped, Some(expected)).await?;
+            let received = self.receive(response, writer, skipped, Some(expected), None).await?;
             done = received.range.bytes();
             if done > 0 {
                 self.attempts.store(0, Ordering::Relaxed);
@@ -337,7 +340,8 @@ impl HttpPull {
         let is_chunked = coding.to_ascii_lowercase().trim_end().ends_with("chunked");
         self.ends_by_close.store(bytes.is_none() && !is_chunked, Ordering::Relaxed);
         let writer = self.upload.whole();
-        let received = self.receive(response, writer, 0, bytes).await?;
+        let counted = Some(&self.counted);
+        let received = self.receive(response, writer, 0, bytes, counted).await?;
         received.result?;
         lock(&self.written).push(received.range);
         Ok(())
@@ -353,7 +357,8 @@ impl HttpPull {
         }
     }
 
-    /// Writes a body of `expected` bytes as it arrives, without its first `skipped` bytes.
+    /// Writes a body of `expected` bytes as it arrives, without its first `skipped` bytes. Of a whole file, bytes up to `counted`
+    /// have been counted as moved.
     ///
     /// # Errors
     /// When writing fails; then what was written does not count.
@@ -363,6 +368,7 @@ impl HttpPull {
         writer: RangeWriter,
         skipped: u64,
         expected: Option<u64>,
+        counted: Option<&AtomicU64>,
     ) -> Result<Received, CopyFailure> {
         let shown = response.peer_address();
         let _shown = shown.map(|address| ShownConnection::new(self, address));
@@ -385,7 +391,12 @@ impl HttpPull {
                 if self.transfer.is_cancelled() {
                     return Err(CopyFailure::Cancelled);
                 }
-                let delay = self.transfer.count_moved(chunk.len());
+                let before = counted
+                    .map_or(0, |counted| counted.fetch_max(received, Ordering::Relaxed))
+                    .saturating_sub(received - chunk.len() as u64);
+                let repeated = usize::try_from(before).unwrap_or(usize::MAX).min(chunk.len());
+                let delay = self.transfer.count_repeated(repeated);
+                let delay = delay.max(self.transfer.count_moved(chunk.len() - repeated));
                 if !delay.is_zero() {
                     tokio::time::sleep(delay).await;
                 }

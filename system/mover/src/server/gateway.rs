@@ -249,6 +249,12 @@ impl GatewayTransfer {
     #[must_use]
     pub fn count_moved(&self, bytes: usize) -> Duration {
         self.moved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.count_repeated(bytes)
+    }
+
+    /// Returns the delay that the limits ask for bytes that were counted before the connection broke.
+    #[must_use]
+    pub fn count_repeated(&self, bytes: usize) -> Duration {
         let delay = [&self.pacer, &*self.agent_pacer]
             .map(|pacer| pacer.remaining(pacer.reserve(bytes)))
             .into_iter()
