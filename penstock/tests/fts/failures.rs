@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use penstock_testkit::raw::serve_once;
 use penstock_testkit::{Requirement, skip};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::client::{LOCAL, url};
 use crate::common::{is_root, seeded, wait_until, write_file};
@@ -138,9 +138,9 @@ fn expired_tokens_fail_the_file() {
     assert!(fs::read(b.data.join("h")).unwrap() == fs::read(a.data.join("f")).unwrap());
 }
 
-/// Serves a storage that keeps what arrived of a copy that broke off, as XRootD does: the first copy breaks off, and no copy
-/// replaces a file. Returns its URL and the methods that it was asked for.
-fn keeping_storage(bytes: usize) -> (String, Arc<Mutex<Vec<String>>>) {
+/// Serves a storage that keeps what arrived of a copy that broke off, as XRootD does: the first copy breaks off and leaves
+/// `part`, and no copy replaces a file. Returns its URL and the methods that it was asked for.
+fn keeping_storage(bytes: usize, part: String) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/f", listener.local_addr().unwrap());
     let methods = Arc::new(Mutex::new(Vec::new()));
@@ -155,7 +155,7 @@ fn keeping_storage(bytes: usize) -> (String, Arc<Mutex<Vec<String>>>) {
                     ("MKCOL", _) => ("405 Method Not Allowed", 0, ""),
                     ("COPY", None) => {
                         copies += 1;
-                        size = Some(if copies == 1 { bytes / 2 } else { bytes });
+                        size = Some(if copies == 1 { part.len() } else { bytes });
                         let end =
                             if copies == 1 { "failure: it broke off" } else { "success: Created" };
                         ("201 Created", end.len(), end)
@@ -165,6 +165,8 @@ fn keeping_storage(bytes: usize) -> (String, Arc<Mutex<Vec<String>>>) {
                         size = None;
                         ("200 OK", 0, "")
                     }
+                    // The part is shorter than the range that is asked for at most.
+                    ("GET", Some(_)) => ("206 Partial Content", part.len(), part.as_str()),
                     (_, Some(size)) => ("200 OK", size, ""),
                     (_, None) => ("404 Not Found", 0, ""),
                 };
@@ -177,21 +179,53 @@ fn keeping_storage(bytes: usize) -> (String, Arc<Mutex<Vec<String>>>) {
     (url, methods)
 }
 
-#[test]
-fn part_of_broken_copy_is_deleted() {
-    let Some(all) = Transfers::start(LOCAL) else { return };
-    write_file(&mut seeded(2424), &all.a.data.join("f"), 1000);
-    let (destination, methods) = keeping_storage(1000);
+/// Copies a file of 1000 bytes to a storage that keeps `part`; returns the job, and the numbers of copies and deletions.
+fn copy_to_keeping_storage(part: &str, retry: i64) -> Option<(Value, usize, usize)> {
+    let all = Transfers::start(LOCAL)?;
+    fs::write(all.a.data.join("f"), "0123456789".repeat(100)).unwrap();
+    let (destination, methods) = keeping_storage(1000, part.to_owned());
     let files = json!([{
         "sources": [url(&all.a, "f")], "destinations": [destination],
         "source_tokens": [TOKEN], "destination_tokens": [TOKEN],
     }]);
-    let id = crate::kinds::submit(&all, &files, &json!({"retry": 3, "retry_delay": 1}));
+    let id = crate::kinds::submit(&all, &files, &json!({"retry": retry, "retry_delay": 1}));
     let job = all.wait(&id);
-    assert_eq!(job["job_state"], "FINISHED", "{job}");
     let methods = methods.lock().unwrap();
     let count = |method: &str| methods.iter().filter(|one| *one == method).count();
-    assert_eq!((count("COPY"), count("DELETE")), (2, 1), "{methods:?}");
+    Some((job, count("COPY"), count("DELETE")))
+}
+
+#[test]
+fn part_of_broken_copy_is_deleted() {
+    let part = "0123456789".repeat(50);
+    let Some((job, copies, deletions)) = copy_to_keeping_storage(&part, 3) else { return };
+    assert_eq!(job["job_state"], "FINISHED", "{job}");
+    assert_eq!((copies, deletions), (2, 1));
+}
+
+#[test]
+fn file_of_another_client_stays() {
+    let other = "another client".repeat(50);
+    let Some((job, copies, deletions)) = copy_to_keeping_storage(&other, -1) else { return };
+    assert_eq!(job["job_state"], "FAILED", "{job}");
+    assert_eq!((copies, deletions), (1, 0));
+}
+
+/// Two names of one gateway: the copy replaces its source, and fails.
+#[test]
+fn copy_onto_alias_keeps_the_file() {
+    let Some(all) = Transfers::start(LOCAL) else { return };
+    write_file(&mut seeded(2427), &all.a.data.join("f"), 1000);
+    let content = fs::read(all.a.data.join("f")).unwrap();
+    let source = url(&all.a, "f");
+    let alias = source.replace("127.0.0.1", "localhost");
+    assert_ne!(source, alias);
+    let wrong = ["--overwrite", "--checksum-mode", "target", "ADLER32:00000001"];
+    let job = all.copy(&source, &alias, &wrong);
+    assert_eq!(job["job_state"], "FAILED", "{job}");
+    let reason = job["files"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("are one file") && reason.contains("not 00000001"), "{reason}");
+    assert!(fs::read(all.a.data.join("f")).unwrap() == content);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 pub(crate) mod api;
 mod copy;
 pub(crate) mod driver;
+mod partial_copy;
 pub(crate) mod policy;
 mod route;
 mod storage;

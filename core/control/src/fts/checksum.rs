@@ -97,17 +97,28 @@ impl FtsChecksum {
     /// Returns true if the algorithm is one that storages compute, and the value is no longer than its digests.
     #[must_use]
     pub fn is_known(&self) -> bool {
-        let digits = match self.algorithm.replace('-', "").as_str() {
-            "adler32" | "crc32" | "crc32c" => 8,
-            "md5" => 32,
-            "sha" | "sha1" => 40,
-            "sha224" => 56,
-            "sha256" | "blake3" => 64,
-            "sha384" => 96,
-            "sha512" => 128,
-            _ => return false,
-        };
-        self.value.as_ref().is_none_or(|value| value.len() <= digits)
+        let width = self.width();
+        width.is_some_and(|width| self.value.as_ref().is_none_or(|value| value.len() <= width))
+    }
+
+    /// Digits of the algorithm's digests; none for an unknown one.
+    fn width(&self) -> Option<usize> {
+        match self.algorithm.replace('-', "").as_str() {
+            "adler32" | "crc32" | "crc32c" => Some(8),
+            "md5" => Some(32),
+            "sha" | "sha1" => Some(40),
+            "sha224" => Some(56),
+            "sha256" | "blake3" => Some(64),
+            "sha384" => Some(96),
+            "sha512" => Some(128),
+            _ => None,
+        }
+    }
+
+    /// Returns a comparable value with all digits of the algorithm, for messages.
+    #[must_use]
+    pub fn padded(&self, value: &str) -> String {
+        format!("{value:0>width$}", width = self.width().unwrap_or(0))
     }
 
     /// Returns the digest `algorithm:hexadecimal` for orders of agents; none without a value of an algorithm that agents
@@ -115,14 +126,9 @@ impl FtsChecksum {
     #[must_use]
     pub fn digest(&self) -> Option<String> {
         let name = self.algorithm.replace('-', "");
-        let width = match name.as_str() {
-            "adler32" | "crc32c" => 8,
-            "md5" => 32,
-            "sha256" | "blake3" => 64,
-            _ => return None,
-        };
-        let value = self.value.as_ref().filter(|value| value.len() <= width)?;
-        Some(format!("{name}:{value:0>width$}"))
+        let value = self.value.as_ref().filter(|_| self.is_known())?;
+        let is_computed = ["adler32", "crc32c", "md5", "sha256", "blake3"].contains(&name.as_str());
+        is_computed.then(|| format!("{name}:{}", self.padded(value)))
     }
 
     /// Returns the comparable digest of this algorithm in a header `Digest` (RFC 3230); none if it has none.
@@ -177,6 +183,13 @@ mod tests {
         assert_eq!(crc.find_in("adler32=d9e8bd27"), None);
         let sum = FtsChecksum::parse("adler32:00000001").unwrap();
         assert_eq!(sum.find_in("adler32=1"), sum.value);
+    }
+
+    #[test]
+    fn messages_show_all_digits() {
+        let sum = FtsChecksum::parse("ADLER32:062c0215").unwrap();
+        assert_eq!(sum.padded("62c0215"), "062c0215");
+        assert_eq!(FtsChecksum::parse("other").unwrap().padded("1"), "1");
     }
 
     #[test]

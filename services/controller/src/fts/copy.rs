@@ -16,6 +16,7 @@ use penstock_http::Url;
 use penstock_http::storage_client::{StorageResponse, WANT_DIGEST};
 use tokio::time::timeout;
 
+use super::partial_copy::PartialCopy;
 use super::storage::{FtsCopyError, FtsStorages, parse_url, refusal};
 use crate::repository::fts::{FtsFileRow, FtsJobRow};
 
@@ -47,12 +48,14 @@ impl FtsCopyProgress {
 }
 
 /// Properties of a file at a storage.
-struct StorageFile {
+pub(super) struct StorageFile {
     /// URL that answered, to which redirects may have led.
-    answered: Url,
-    size: Option<i64>,
-    digest: Option<String>,
-    etag: Option<HeaderValue>,
+    pub(super) answered: Url,
+    pub(super) size: Option<i64>,
+    pub(super) digest: Option<String>,
+    pub(super) etag: Option<HeaderValue>,
+    /// Time since its last change, by the clock of the storage.
+    pub(super) age: Option<Duration>,
 }
 
 fn header_value(text: &str, url: &Url) -> Result<HeaderValue, FtsCopyError> {
@@ -77,12 +80,12 @@ fn token(
     header_value(&format!("Bearer {}", token.trim()), url).map(Some)
 }
 
-fn authorization(token: Option<&HeaderValue>) -> HeaderMap {
+pub(super) fn authorization(token: Option<&HeaderValue>) -> HeaderMap {
     token.map(|token| (header::AUTHORIZATION, token.clone())).into_iter().collect()
 }
 
 /// Asks a storage for size and checksum of a file.
-async fn facts(
+pub(super) async fn facts(
     client: &FtsStorages,
     url: &Url,
     token: Option<&HeaderValue>,
@@ -104,7 +107,10 @@ async fn facts(
     let size = response.header("content-length").and_then(|text| text.parse().ok());
     let etag = response.headers.get(header::ETAG).cloned();
     let answered = response.url.clone();
-    Ok(StorageFile { answered, size, digest, etag })
+    let time = |name| httpdate::parse_http_date(response.header(name)?).ok();
+    let age = time("date").zip(time("last-modified"));
+    let age = age.map(|(now, changed)| now.duration_since(changed).unwrap_or_default());
+    Ok(StorageFile { answered, size, digest, etag, age })
 }
 
 /// Copies a file and compares its size and checksum; `moved` takes the bytes moved so far.
@@ -143,9 +149,10 @@ pub(crate) async fn copy(
         compare(end, checksum, checksum.value.as_deref(), at_source.digest.as_deref())?;
     }
     let part = PartialCopy {
-        url: &destination,
-        token: destination_token.as_ref(),
+        at: (&destination, destination_token.as_ref()),
+        source: (&source, source_token.as_ref()),
         size: at_source.size.filter(|_| !job.overwrite),
+        submitted: job.submitted,
     };
     if file.attempt > 0 {
         // The controller stopped within the last attempt, or ended it: the storage may have gone on.
@@ -227,82 +234,23 @@ pub(crate) async fn copy(
         Err(fault) => Box::new(fault),
     };
     let token = destination_token.as_ref();
-    Err(match delete_copy(client, &destination, token, at_target.etag.as_ref()).await {
+    let now = facts(client, &source, source_token.as_ref(), None, "source", file.size).await;
+    let deleted = match now.map(|now| is_same_file(&at_source, &now, &at_target)) {
+        Ok(false) => delete_copy(client, &destination, token, at_target.etag.as_ref()).await,
+        Ok(true) => Err(FtsCopyError::SameFile),
+        // What is at the destination may be all that is left.
+        Err(error) => Err(error),
+    };
+    Err(match deleted {
         Ok(()) => FtsCopyError::DeletedCopy { fault, has_replaced: job.overwrite },
         Err(error) => FtsCopyError::WrongCopy { fault, error: Box::new(error) },
     })
 }
 
-/// Part that a copy which broke off may have left at its destination. Storages that keep it (XRootD) would refuse the next
-/// attempt, as the file exists.
-struct PartialCopy<'a> {
-    url: &'a Url,
-    token: Option<&'a HeaderValue>,
-    /// Size of the source; none where it is not known, or where the copy replaces files: then nothing is deleted.
-    size: Option<i64>,
-}
-
-impl PartialCopy<'_> {
-    /// Looks for what an earlier attempt left. Returns true for the whole file: of the size of the source, and with the
-    /// `wanted` checksum; without one, if the attempt `has_moved` bytes. Deletes the part of one that has.
-    async fn is_complete(
-        &self,
-        client: &FtsStorages,
-        wanted: Option<(&FtsChecksum, &str)>,
-        has_moved: bool,
-    ) -> Result<bool, FtsCopyError> {
-        let Some(size) = self.size else { return Ok(false) };
-        let checksum = wanted.map(|(checksum, _)| checksum);
-        let there = facts(client, self.url, self.token, checksum, "destination", self.size).await;
-        match there {
-            // Most storages leave nothing.
-            Err(_) => Ok(false),
-            Ok(there) if there.size == Some(size) => Ok(match wanted {
-                Some((_, digest)) => there.digest.as_deref() == Some(digest),
-                None => has_moved,
-            }),
-            Ok(there) if has_moved => self.delete_part(client, &there).await.map(|()| false),
-            Ok(_) => Ok(false),
-        }
-    }
-
-    /// Deletes a file of another size than the source has.
-    async fn delete(&self, client: &FtsStorages) -> Result<(), FtsCopyError> {
-        let there = facts(client, self.url, self.token, None, "destination", self.size).await;
-        match there {
-            Ok(there) => self.delete_part(client, &there).await,
-            Err(_) => Ok(()),
-        }
-    }
-
-    async fn delete_part(
-        &self,
-        client: &FtsStorages,
-        there: &StorageFile,
-    ) -> Result<(), FtsCopyError> {
-        let is_part = self.size.zip(there.size).is_some_and(|(wanted, size)| size != wanted);
-        if !is_part {
-            return Ok(());
-        }
-        let headers = authorization(self.token);
-        if client.is_directory(self.url, &there.answered, &headers).await {
-            return Ok(());
-        }
-        delete_copy(client, self.url, self.token, there.etag.as_ref()).await
-    }
-
-    /// Deletes it after a fault, which is returned.
-    async fn delete_after(&self, client: &FtsStorages, fault: FtsCopyError) -> FtsCopyError {
-        if fault.is_of_existing_file() {
-            return fault;
-        }
-        match self.delete(client).await {
-            Ok(()) => fault,
-            Err(error) => {
-                FtsCopyError::WrongCopy { fault: Box::new(fault), error: Box::new(error) }
-            }
-        }
-    }
+/// Returns true if both ends are one file under two names: the copy has changed its source, or their ETags agree.
+fn is_same_file(before: &StorageFile, source: &StorageFile, target: &StorageFile) -> bool {
+    let has_changed_alike = source.size != before.size && source.size == target.size;
+    has_changed_alike || source.etag.is_some() && source.etag == target.etag
 }
 
 /// Deletes the part of a copy that was ended early. Its storage has moved bytes with `Overwrite: F`, so that it made the
@@ -317,13 +265,20 @@ pub(crate) async fn delete_unfinished(
     let Some(size) = progress.source_size.get().filter(|_| has_moved && !job.overwrite) else {
         return Ok(());
     };
-    let url = parse_url(&file.destination)?;
-    let token = token(client, file.destination_token.as_ref(), &url)?;
-    PartialCopy { url: &url, token: token.as_ref(), size: Some(*size) }.delete(client).await
+    let (source, destination) = (parse_url(&file.source)?, parse_url(&file.destination)?);
+    let source_token = token(client, file.source_token.as_ref(), &source)?;
+    let destination_token = token(client, file.destination_token.as_ref(), &destination)?;
+    let part = PartialCopy {
+        at: (&destination, destination_token.as_ref()),
+        source: (&source, source_token.as_ref()),
+        size: Some(*size),
+        submitted: job.submitted,
+    };
+    part.delete(client).await
 }
 
 /// Deletes a copy that is wrong, unless another client has replaced it since it was inspected.
-async fn delete_copy(
+pub(super) async fn delete_copy(
     client: &FtsStorages,
     url: &Url,
     token: Option<&HeaderValue>,
@@ -427,8 +382,8 @@ fn compare(
         (Some(wanted), Some(found)) => Err(FtsCopyError::Checksum {
             end,
             algorithm: algorithm(),
-            found: found.to_owned(),
-            wanted: wanted.to_owned(),
+            found: checksum.padded(found),
+            wanted: checksum.padded(wanted),
         }),
         (Some(_), None) => Err(FtsCopyError::NoChecksum { end, algorithm: algorithm() }),
     }

@@ -53,6 +53,8 @@ pub(crate) enum FtsCopyError {
     DeletedCopy { fault: Box<Self>, has_replaced: bool },
     #[error("{fault}: the copy stays at the destination: {error}")]
     WrongCopy { fault: Box<Self>, error: Box<Self> },
+    #[error("source and destination are one file")]
+    SameFile,
     /// Neither the destination nor the source makes the copy.
     #[error("{pulled}; {pushed}")]
     BothRefuse { pulled: Box<Self>, pushed: Box<Self> },
@@ -83,7 +85,10 @@ impl FtsCopyError {
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Storage(_, error) => error.is_transient(),
-            Self::DeletedCopy { fault, .. } | Self::WrongCopy { fault, .. } => fault.is_transient(),
+            Self::DeletedCopy { fault, .. } => fault.is_transient(),
+            Self::WrongCopy { fault, error } => {
+                fault.is_transient() && !matches!(**error, Self::SameFile)
+            }
             Self::BothRefuse { pulled, pushed } => pulled.is_transient() || pushed.is_transient(),
             Self::Failed(_, text) => progress::is_transient(text),
             Self::DestinationSize { .. }
@@ -97,6 +102,7 @@ impl FtsCopyError {
             | Self::Token(..)
             | Self::Key(_)
             | Self::SourceDirectory(_)
+            | Self::SameFile
             | Self::SourceSize { .. }
             | Self::Checksum { .. }
             | Self::NoChecksum { .. } => false,

@@ -4,7 +4,9 @@ use aws_lc_rs::digest;
 use penstock_control::fts::checksum::FtsChecksum;
 use penstock_control::fts::state::FtsJobState;
 use penstock_control::fts::submission::{FtsSubmission, FtsTransfer};
+use penstock_http::Url;
 use penstock_http::storage_client::{AdmissionError, StorageAdmission};
+use percent_encoding::percent_decode_str;
 
 use super::policy::FtsPolicy;
 use super::route::{AgentRoute, RouteError};
@@ -73,6 +75,32 @@ fn without_port(server: &str) -> &str {
     }
 }
 
+/// Returns the server of a URL with a scheme of HTTP, of which `davs` and `dav` are other names.
+fn http_server_of(url: &str) -> String {
+    let server = server_of(url);
+    let (scheme, host) = server.split_once("://").unwrap_or_default();
+    let scheme = match scheme.to_ascii_lowercase().as_str() {
+        "davs" => "https".to_owned(),
+        "dav" => "http".to_owned(),
+        other => other.to_owned(),
+    };
+    format!("{scheme}://{}", host.trim_end_matches(':'))
+}
+
+/// Returns the server of a URL with its port, also where that is the default of the scheme.
+fn port_server_of(url: &str) -> String {
+    let server = http_server_of(url);
+    let port = match server.split_once("://") {
+        Some(("https", _)) => 443,
+        Some(("http", _)) => 80,
+        _ => return server,
+    };
+    match without_port(&server) == server {
+        true => format!("{server}:{port}"),
+        false => server,
+    }
+}
+
 /// Name of a storage without its port, as FTS3 shows storages.
 pub(crate) fn storage_of(url: &str) -> String {
     without_port(&server_of(url)).to_owned()
@@ -80,18 +108,18 @@ pub(crate) fn storage_of(url: &str) -> String {
 
 /// Normalizes a storage `SCHEME://HOST[:PORT]` of a ban.
 pub(super) fn banned_storage(storage: &str) -> String {
-    server_of(storage)
+    http_server_of(storage)
 }
 
 /// Returns true if a URL is of a storage, which has the port of the URL, or none and means all ports.
 pub(crate) fn is_of_storage(url: &str, storage: &str) -> bool {
-    let server = server_of(url);
+    let server = port_server_of(url);
     server == storage || without_port(&server) == storage
 }
 
 /// Servers of both ends of a transfer.
 pub(super) fn pair_of(source: &str, destination: &str) -> String {
-    format!("{} {}", server_of(source), server_of(destination))
+    format!("{} {}", port_server_of(source), port_server_of(destination))
 }
 
 /// Returns true if a storage is one end of a pair of servers.
@@ -115,6 +143,27 @@ pub(super) enum SubmissionError {
     Storage(#[from] AdmissionError),
     #[error(transparent)]
     Route(#[from] RouteError),
+    /// The parser would cut it.
+    #[error("{0} has a '#': write it as %23")]
+    Fragment(String),
+    /// A copy onto itself destroys a file where the storage opens the destination first.
+    #[error("{0} and {1} are the same file")]
+    SameFile(String, String),
+}
+
+/// Server and decoded path of a file, without empty segments and the query.
+fn file_name(url: &Url) -> (bool, String, u16, Vec<Vec<u8>>) {
+    let (host, port) = url.host_and_port();
+    let path = url.path().split('?').next().unwrap_or_default();
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    for name in path.split('/').map(|name| percent_decode_str(name).collect::<Vec<u8>>()) {
+        match name.as_slice() {
+            b"" | b"." => {}
+            b".." => drop(names.pop()),
+            _ => names.push(name),
+        }
+    }
+    (url.is_encrypted(), host.to_ascii_lowercase(), port, names)
 }
 
 fn file(
@@ -123,12 +172,21 @@ fn file(
     config: &Config,
     class: String,
 ) -> Result<NewFtsFile, SubmissionError> {
+    let urls = [&transfer.source, &transfer.destination];
+    if let Some(url) = urls.into_iter().find(|url| url.contains('#')) {
+        return Err(SubmissionError::Fragment(url.clone()));
+    }
     let route = AgentRoute::find(policy, config, &transfer.source, &transfer.destination)?;
     // Agents compute few kinds of digests; storages may know others.
     let is_computed = |sum: &FtsChecksum| sum.value.is_none() || sum.digest().is_some();
     let by_request = route.is_some() && transfer.checksum.as_ref().is_none_or(is_computed);
-    for text in [&transfer.source, &transfer.destination].into_iter().filter(|_| !by_request) {
-        policy.check_url(&parse_url(text)?)?;
+    if !by_request {
+        let (source, destination) = (parse_url(urls[0])?, parse_url(urls[1])?);
+        policy.check_url(&source)?;
+        policy.check_url(&destination)?;
+        if file_name(&source) == file_name(&destination) {
+            return Err(SubmissionError::SameFile(source.to_string(), destination.to_string()));
+        }
     }
     let checksum = transfer.checksum.map(|sum| match sum.value {
         Some(value) => format!("{}:{value}", sum.algorithm),
@@ -244,11 +302,28 @@ mod tests {
 
     #[test]
     fn bans_mean_port_or_all() {
-        let ban = banned_storage("HTTPS://A.org:8443/".to_lowercase().as_str());
+        let ban = banned_storage("DAVS://A.org:8443/");
         assert!(is_of_storage("https://a.org:8443/f", &ban));
+        assert!(is_of_storage("davs://A.org:8443/f", &ban));
         assert!(!is_of_storage("https://a.org:8444/f", &ban));
         let all = banned_storage("https://[::1]");
         let pair = pair_of("https://[::1]:9/f", "https://b.org/g");
         assert!(is_in_pair(&pair, &all) && !is_in_pair(&pair, "https://[::1]:8"));
+        assert!(is_in_pair(&pair, &banned_storage("davs://B.org:443")));
+        // As an older version stored it.
+        assert!(is_in_pair("davs://[::1] davs://b.org", &banned_storage("https://b.org:443")));
+        assert!(!is_of_storage("http://b.org/f", "https://b.org"));
+    }
+
+    #[test]
+    fn names_of_one_file_agree() {
+        let name = |text| file_name(&parse_url(text).unwrap());
+        let one = name("https://a.org/d/f");
+        for same in ["davs://A.org:443//d/%2e/f?x=y", "https://a.org/%64/x/../f/"] {
+            assert_eq!(name(same), one, "{same}");
+        }
+        for other in ["http://a.org:443/d/f", "https://a.org:8443/d/f", "https://a.org/d/F"] {
+            assert_ne!(name(other), one, "{other}");
+        }
     }
 }
