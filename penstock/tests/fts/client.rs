@@ -1,8 +1,12 @@
 //! The programs `fts-rest-*`: jobs that copy real files, and jobs that fail.
 
 use std::fs;
+use std::process::Command;
+
+use serde_json::{Value, json};
 
 use crate::common::{seeded, write_file};
+use crate::kinds;
 use crate::operator::Transfers;
 use crate::site::Site;
 use crate::xrootd::Xrootd;
@@ -101,8 +105,76 @@ fn banned_storage_takes_no_jobs() {
     let refused = all.run_as("the-token-of-an-fts-user", "fts-rest-transfer-submit", &tokens);
     let text = format!("{refused:?}");
     assert!(!refused.status.success() && text.contains("is banned"), "{text}");
-    all.run("fts-rest-ban", &["--storage", "https://127.0.0.1", "--unban"]);
+    let ban = |storage: &str, status: &str| {
+        kinds::post(&all, "ban/se", &json!({ "storage": storage, "status": status }))
+    };
+    assert_eq!(ban("davs://127.0.0.1", "wait"), json!([]));
+    let status = || all.get("ban/se")[0]["status"].clone();
+    assert_eq!((status(), all.get("ban/se").as_array().unwrap().len()), (json!("WAIT"), 1));
+    let davs = g.replace("https", "davs");
+    let file = json!([{ "sources": [davs], "destinations": ["http://localhost/h"] }]);
+    let submit = || kinds::post(&all, "jobs", &json!({ "files": file }))["message"].to_string();
+    assert!(submit().contains("is banned"), "{}", submit());
+    let refused = ban("https://127.0.0.1", "foo");
+    assert!(refused["message"].as_str().unwrap().contains("CANCEL or WAIT"), "{refused}");
+    assert_eq!(ban("https://127.0.0.1", "cancel"), json!([]));
+    assert_eq!(status(), "CANCEL");
+    all.run("fts-rest-ban", &["--storage", "davs://127.0.0.1", "--unban"]);
+    // A port that a URL leaves out is that of its scheme.
+    ban("http://localhost:80", "wait");
+    assert!(submit().contains("http://localhost:80 is banned"), "{}", submit());
     assert_eq!(all.copy(&f, &g, &[])["job_state"], "FINISHED");
+}
+
+#[test]
+fn file_is_not_copied_onto_itself() {
+    let Some(all) = Transfers::start(LOCAL) else { return };
+    let f = url(&all.a, "f");
+    let other_names = [f.clone(), f.replace("https", "davs"), f.replace("/f", "//%66?x=y")];
+    for (destination, words) in other_names
+        .iter()
+        .map(|name| (name.as_str(), "the same file"))
+        .chain([(format!("{f}#x").as_str(), "%23")])
+    {
+        let file = json!([{ "sources": [f], "destinations": [destination] }]);
+        let answer = kinds::post(&all, "jobs", &json!({ "files": file }));
+        assert_eq!(answer["status"], "400 Bad Request", "{destination}: {answer}");
+        assert!(answer["message"].as_str().unwrap().contains(words), "{answer}");
+    }
+}
+
+#[test]
+fn hidden_jobs_take_no_places() {
+    const OTHER_TOKEN: &str = "the-token-of-bob-who-sees-his-jobs";
+    let Some(mut all) = Transfers::start(LOCAL) else { return };
+    let (name, class) = ("bob", "analysis");
+    let digest = crate::operator::sha256(OTHER_TOKEN);
+    all.controller.append(&format!(
+        "[[controller.token]]\nname = \"{name}\"\nsha256 = \"{digest}\"\nscopes = [\"submit:{class}\"]\n\
+         [[controller.class]]\nname = \"default\"\n[[controller.class]]\nname = \"{class}\"\n"
+    ));
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let file = json!([{
+        "sources": [format!("https://{closed}/f")], "destinations": [format!("https://{closed}/g")],
+    }]);
+    let job = json!({ "files": file });
+    let own = kinds::post_as(OTHER_TOKEN, &all, "jobs", &job)["job_id"].clone();
+    kinds::submit(&all, &file, &json!({}));
+    let list = |query: &str| {
+        let path = format!("http://{}/fts/jobs?limit=1{query}", all.controller.listen);
+        let user = format!("{name}:{OTHER_TOKEN}");
+        let output = Command::new("curl").args(["-s", "-u", &user, &path]).output().unwrap();
+        let jobs: Value = serde_json::from_slice(&output.stdout).unwrap();
+        jobs.as_array().unwrap().iter().map(|job| job["job_id"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(list(""), std::slice::from_ref(&own));
+    let id = all.get(&format!("jobs/{}", own.as_str().unwrap()))["cred_id"].clone();
+    let delegated = list(&format!("&dlg_id={}", id.as_str().unwrap()));
+    assert_eq!(delegated, std::slice::from_ref(&own));
+    // An operator sees both jobs, and finds those of one client.
+    let of_client = all.get(&format!("jobs?limit=1&dlg_id={}", id.as_str().unwrap()));
+    assert_eq!(of_client[0]["job_id"], own, "{of_client}");
+    assert!(list("&dlg_id=0").is_empty());
 }
 
 #[test]

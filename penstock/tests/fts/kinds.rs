@@ -13,9 +13,15 @@ use crate::site::{Site, TOKEN};
 
 /// Sends JSON to a path of the interface, and returns the answer.
 #[track_caller]
-fn post(all: &Transfers, path: &str, body: &Value) -> Value {
+pub(crate) fn post(all: &Transfers, path: &str, body: &Value) -> Value {
+    post_as(USER_TOKEN, all, path, body)
+}
+
+/// Sends JSON to a path of the interface with the token of a client, and returns the answer.
+#[track_caller]
+pub(crate) fn post_as(token: &str, all: &Transfers, path: &str, body: &Value) -> Value {
     let output = Command::new("curl")
-        .args(["-s", "-u", &format!("alice:{USER_TOKEN}"), "-X", "POST", "-d", &body.to_string()])
+        .args(["-s", "-u", &format!("user:{token}"), "-X", "POST", "-d", &body.to_string()])
         .arg(format!("http://{}/fts/{path}", all.controller.listen))
         .output()
         .unwrap();
@@ -104,6 +110,13 @@ fn higher_priority_goes_first() {
     let (low, middle, raised) = (copy("low", 1), copy("middle", 3), copy("raised", 1));
     let answer = post(&all, &format!("jobs/{raised}"), &json!({ "params": { "priority": 5 } }));
     assert_eq!(answer["priority"], 5, "{answer}");
+    let set = |priority: Value| {
+        post(&all, &format!("jobs/{raised}"), &json!({ "params": { "priority": priority } }))
+    };
+    assert_eq!(set(json!("4"))["priority"], 4);
+    let refused = set(json!(9));
+    assert!(refused["message"].as_str().unwrap().contains("from 1 to 5"), "{refused}");
+    assert_eq!(set(json!(5))["priority"], 5);
     all.run("fts-rest-transfer-cancel", &[&blocking]);
     for id in [&low, &middle, &raised] {
         assert_eq!(all.wait(id)["job_state"], "FINISHED");

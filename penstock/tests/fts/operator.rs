@@ -127,7 +127,7 @@ impl Transfers {
 }
 
 /// SHA-256 in hexadecimal.
-fn sha256(text: &str) -> String {
+pub(crate) fn sha256(text: &str) -> String {
     let command = format!("printf %s '{text}' | sha256sum");
     let output = Command::new("sh").args(["-c", &command]).output().unwrap();
     String::from_utf8(output.stdout).unwrap().split(' ').next().unwrap().to_owned()

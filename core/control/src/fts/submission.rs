@@ -260,6 +260,19 @@ fn verify(params: &Map<String, Value>) -> Parsed<ChecksumMode> {
     }
 }
 
+/// Returns the priority among the parameters of a job.
+///
+/// # Errors
+/// Unless it is a whole number from 1 to 5.
+pub fn priority_of(params: &Map<String, Value>) -> Result<Option<i64>, InvalidFtsJob> {
+    match integer(params, "params", "priority")? {
+        Some(priority) if !PRIORITIES.contains(&priority) => {
+            fault("params.priority", FtsFault::Range("from 1 to 5"))
+        }
+        priority => Ok(priority),
+    }
+}
+
 fn parse_params(params: &Map<String, Value>) -> Parsed<FtsParams> {
     let number = |key: &str| Ok(integer(params, "params", key)?.unwrap_or(0));
     for key in ["bring_online", "archive_timeout"] {
@@ -267,10 +280,7 @@ fn parse_params(params: &Map<String, Value>) -> Parsed<FtsParams> {
             return fault(format!("params.{key}"), FtsFault::NotOffered("tape"));
         }
     }
-    let priority = integer(params, "params", "priority")?.unwrap_or(PRIORITY_DEFAULT);
-    if !PRIORITIES.contains(&priority) {
-        return fault("params.priority", FtsFault::Range("from 1 to 5"));
-    }
+    let priority = priority_of(params)?.unwrap_or(PRIORITY_DEFAULT);
     let retry = number("retry")?;
     if !RETRIES.contains(&retry) {
         return fault("params.retry", FtsFault::Range("-1 for none, 0 for the default, up to 100"));
@@ -333,7 +343,9 @@ fn parse_file(file: &Map<String, Value>, at: &str, out: &mut Vec<FtsTransfer>) -
     let activity = match given(file, "activity") {
         None => None,
         Some(Value::String(text)) if text.len() <= 255 => Some(text.clone()),
-        Some(_) => return fault(format!("{at}.activity"), FtsFault::Type("a text of 255 bytes")),
+        Some(_) => {
+            return fault(format!("{at}.activity"), FtsFault::Type("a text of at most 255 bytes"));
+        }
     };
     let metadata = metadata(file, at, "metadata")?;
     for (s, source) in sources.iter().enumerate() {

@@ -16,7 +16,7 @@ use axum::routing::any;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use penstock_control::fts::state::{FtsFileEvent, FtsJobState};
-use penstock_control::fts::submission::FtsSubmission;
+use penstock_control::fts::submission::{FtsSubmission, priority_of};
 use penstock_http::ApiCaller;
 use penstock_http::PROBLEM_JSON;
 use penstock_http::server::PeerAddress;
@@ -30,7 +30,7 @@ use crate::access::AuthorizedClient;
 use crate::api::BODY_BYTES_MAX;
 use crate::issuers::identify;
 use crate::problem::{ProblemDetails, unavailable};
-use crate::repository::fts::{self, FtsFileChange, FtsJobFilter, FtsJobRow};
+use crate::repository::fts::{self, FtsFileChange, FtsJobFilter, FtsJobRow, FtsJobViewer};
 use crate::repository::{Audit, now_ms};
 use crate::shared::ControllerState;
 use crate::use_cases::fts_requests;
@@ -329,22 +329,37 @@ impl FtsRequest {
         }
         let limit = self.parameter("limit").map(str::parse::<i64>).transpose();
         let limit = limit.map_err(|_| bad("limit: a whole number"))?;
+        let mut client = text("user_dn");
+        if let Some(id) = self.parameter("dlg_id") {
+            let meant = self.client_of(id).await?;
+            match meant.filter(|meant| client.as_ref().is_none_or(|client| client == meant)) {
+                Some(meant) => client = Some(meant),
+                None => return ok(json!([])),
+            }
+        }
+        let viewer =
+            self.who.sees().map(|classes| FtsJobViewer { client: self.who.name.clone(), classes });
         let filter = FtsJobFilter {
-            client: text("user_dn"),
+            client,
             class: text("vo_name"),
             source: text("source_se"),
             destination: text("dest_se"),
             states: states.unwrap_or_default(),
+            viewer,
             limit: limit.unwrap_or(LISTED_JOBS_MAX).clamp(1, LISTED_JOBS_MAX),
         };
         let jobs = fts::list(&self.shared.database.pool, &filter).await?;
-        let delegation = text("dlg_id");
-        let seen = jobs.iter().filter(|job| {
-            let is_meant =
-                delegation.as_ref().is_none_or(|id| *id == submit::client_id(&job.client));
-            is_meant && (job.client == self.who.name || self.who.may_see(&job.class))
-        });
-        ok(Value::Array(seen.map(views::job).collect()))
+        ok(Value::Array(jobs.iter().map(views::job).collect()))
+    }
+
+    /// Returns the name of the client with a delegation id: the own one, or that of a job.
+    async fn client_of(&self, delegation: &str) -> Result<Option<String>, FtsProblem> {
+        let is_meant = |name: &String| delegation == submit::client_id(name);
+        if is_meant(&self.who.name) {
+            return Ok(Some(self.who.name.clone()));
+        }
+        let clients = fts::clients(&self.shared.database.pool).await?;
+        Ok(clients.into_iter().find(is_meant))
     }
 
     /// Runs `work` for each of the comma-separated ids; several make a list with the status of each.
@@ -472,10 +487,11 @@ impl FtsRequest {
     async fn change(&self, ids: &str) -> FtsAnswer {
         let body: Value =
             serde_json::from_slice(&self.body).map_err(|error| bad(error.to_string()))?;
-        let Some(priority) = body.pointer("/params/priority").and_then(Value::as_i64) else {
+        let params = body.get("params").and_then(Value::as_object);
+        let given = params.map(priority_of).transpose().map_err(|error| bad(error.to_string()))?;
+        let Some(priority) = given.flatten() else {
             return Err(bad("give params.priority, the only property of a job that changes"));
         };
-        let priority = priority.clamp(1, 5);
         let mut results = Vec::new();
         for id in Self::ids(ids)? {
             let changed = async {
@@ -499,7 +515,7 @@ impl FtsRequest {
 
     async fn bans(&self) -> FtsAnswer {
         let bans = fts::bans(&self.shared.database.pool).await?;
-        let view = |ban: &fts::FtsBanRow| json!({"se": ban.storage, "addition_time": views::time(ban.since), "admin_dn": ban.client, "status": "WAIT", "wait_timeout": 0});
+        let view = |ban: &fts::FtsBanRow| json!({"se": ban.storage, "addition_time": views::time(ban.since), "admin_dn": ban.client, "status": ban.status, "wait_timeout": 0});
         ok(bans.iter().map(view).collect())
     }
 
@@ -516,8 +532,17 @@ impl FtsRequest {
         };
         let storage = submit::banned_storage(storage);
         let is_ban = *method == Method::POST;
-        let status = body.get("status").and_then(Value::as_str).unwrap_or("cancel");
-        let cancels = is_ban && status.eq_ignore_ascii_case("cancel");
+        let status = match body.get("status").filter(|status| !status.is_null()) {
+            None => "CANCEL",
+            Some(status) => {
+                let is_named = |name: &&str| {
+                    status.as_str().is_some_and(|text| text.eq_ignore_ascii_case(name))
+                };
+                let named = ["CANCEL", "WAIT"].into_iter().find(is_named);
+                named.ok_or_else(|| bad("status: write CANCEL or WAIT"))?
+            }
+        };
+        let cancels = is_ban && status == "CANCEL";
         let audit =
             self.audit(if is_ban { "fts ban" } else { "fts unban" }, &storage, String::new());
         let (given, client) = (storage.clone(), is_ban.then(|| self.who.name.clone()));
@@ -529,7 +554,8 @@ impl FtsRequest {
                     false => Vec::new(),
                 };
                 cx.audit(audit);
-                fts::set_ban(cx, &storage, client.as_deref()).await?;
+                let ban = client.as_deref().map(|client| (client, status));
+                fts::set_ban(cx, &storage, ban).await?;
                 Ok(jobs)
             })
         });

@@ -120,7 +120,15 @@ pub(crate) struct FtsJobFilter {
     pub(crate) source: Option<String>,
     pub(crate) destination: Option<String>,
     pub(crate) states: Vec<FtsJobState>,
+    pub(crate) viewer: Option<FtsJobViewer>,
     pub(crate) limit: i64,
+}
+
+/// A client that sees its own jobs, and those of some classes.
+#[derive(Debug, Clone)]
+pub(crate) struct FtsJobViewer {
+    pub(crate) client: String,
+    pub(crate) classes: Vec<String>,
 }
 
 /// Stores a job, whose id is replaced. Returns false if one with its uuid exists.
@@ -190,22 +198,39 @@ pub(crate) async fn list(
         true => String::new(),
         false => format!(" AND state IN ({})", states.join(", ")),
     };
+    let visible = filter.viewer.as_ref().map_or_else(String::new, |viewer| {
+        let places = (7..).take(viewer.classes.len()).map(|number| format!(", ${number}"));
+        format!(" AND (client = $6 OR class IN (NULL{}))", places.collect::<String>())
+    });
     let columns = FtsJobRow::columns();
     let text = format!(
         "SELECT {columns} FROM fts_job WHERE (client = $1 OR $1 = '') AND (class = $2 OR $2 = '')
             AND ($3 = '' OR EXISTS (SELECT 1 FROM fts_file WHERE job = fts_job.id AND SUBSTR(source, 1, LENGTH($3)) = $3))
             AND ($4 = '' OR EXISTS (SELECT 1 FROM fts_file WHERE job = fts_job.id AND SUBSTR(destination, 1, LENGTH($4)) = $4))
-            {states} ORDER BY id DESC LIMIT $5"
+            {states}{visible} ORDER BY id DESC LIMIT $5"
     );
     let part = |part: &Option<String>| part.clone().unwrap_or_default();
-    select(text)
+    let mut query = select(text)
         .bind(part(&filter.client))
         .bind(part(&filter.class))
         .bind(part(&filter.source))
         .bind(part(&filter.destination))
-        .bind(filter.limit)
-        .fetch_all(pool)
-        .await
+        .bind(filter.limit);
+    if let Some(FtsJobViewer { client, classes }) = &filter.viewer {
+        query = query.bind(client.clone());
+        for class in classes {
+            query = query.bind(class.clone());
+        }
+    }
+    query.fetch_all(pool).await
+}
+
+/// Returns the names of all clients with jobs, one search of the index for each.
+pub(crate) async fn clients(pool: &AnyPool) -> Result<Vec<String>, sqlx::Error> {
+    let text = "WITH RECURSIVE name (client) AS (SELECT MIN(client) FROM fts_job
+            UNION ALL SELECT (SELECT MIN(client) FROM fts_job WHERE client > name.client) FROM name WHERE client IS NOT NULL)
+            SELECT client FROM name WHERE client IS NOT NULL";
+    select_one(text).fetch_all(pool).await
 }
 
 /// Means that moves a file; the value is its number in the column `by_request`.
@@ -526,6 +551,8 @@ table_row! {
         pub(crate) storage: String,
         pub(crate) client: String,
         pub(crate) since: i64,
+        /// State of the storage's files: `WAIT` or `CANCEL`.
+        pub(crate) status: String,
     }
 }
 
@@ -535,17 +562,17 @@ pub(crate) async fn bans(pool: &AnyPool) -> Result<Vec<FtsBanRow>, sqlx::Error> 
     select(text).fetch_all(pool).await
 }
 
-/// Bans a storage, or lifts its ban.
+/// Bans a storage for a client with a status, or lifts its ban.
 pub(crate) async fn set_ban(
     cx: &mut TxContext,
     storage: &str,
-    client: Option<&str>,
+    ban: Option<(&str, &str)>,
 ) -> Result<(), sqlx::Error> {
     let text = "DELETE FROM fts_ban WHERE storage = $1";
     statement(text).bind(storage.to_owned()).execute(&mut cx.tx).await?;
-    if let Some(client) = client {
-        let row =
-            FtsBanRow { storage: storage.to_owned(), client: client.to_owned(), since: cx.now };
+    if let Some((client, status)) = ban {
+        let [storage, client, status] = [storage, client, status].map(str::to_owned);
+        let row = FtsBanRow { storage, client, since: cx.now, status };
         insert_rows("fts_ban", [row]).execute(&mut cx.tx).await?;
     }
     Ok(())

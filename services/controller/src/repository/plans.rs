@@ -405,7 +405,7 @@ fn fts_jobs(controller: &StoreController) {
             fts_requests::set_priority(cx, id, 5, &entry()).await?;
             // The alternative begins.
             fts::change(cx, first, &fts::FtsFileChange::new(FtsFileEvent::Failed)).await?;
-            fts::set_ban(cx, "https://a", Some("test")).await?;
+            fts::set_ban(cx, "https://a", Some(("test", "WAIT"))).await?;
             let uuids = fts_requests::cancel_storage(cx, "https://b", &entry()).await?;
             let cancelled = fts::FtsFileChange::new(FtsFileEvent::Cancelled);
             assert_eq!(fts_requests::end_files(cx, id, None, &cancelled, &entry()).await?, 0);
@@ -415,6 +415,7 @@ fn fts_jobs(controller: &StoreController) {
     assert_eq!(uuids, ["1", "2"]);
     controller.runtime.block_on(async {
         assert_eq!(fts::bans(pool).await.unwrap().len(), 1);
+        assert_eq!(fts::clients(pool).await.unwrap().len(), 1);
         let files = fts::files(pool, id).await.unwrap();
         let states: Vec<FtsFileState> = files.iter().map(|file| file.state).collect();
         assert_eq!(states, [FtsFileState::Failed, FtsFileState::Canceled]);

@@ -14,7 +14,7 @@ use super::db::{DatabaseKind, OpenError};
 
 /// Migrations; each brings a database to the version of its index, counted from 1. Released ones never change; append
 /// new ones.
-const MIGRATIONS: [&str; 8] = [
+const MIGRATIONS: [&str; 9] = [
     "
 CREATE TABLE sequence (name TEXT PRIMARY KEY, next BIGINT NOT NULL);
 INSERT INTO sequence (name, next) VALUES ('id', 1), ('event', 1), ('round', 1), ('lock', 0);
@@ -141,6 +141,15 @@ CREATE INDEX request_live ON request (client) WHERE ended IS NULL;
 ",
     "
 ALTER TABLE run ADD COLUMN path_forecast TEXT;
+",
+    "
+CREATE INDEX fts_job_client ON fts_job (client);
+ALTER TABLE fts_ban ADD COLUMN status TEXT NOT NULL DEFAULT 'WAIT';
+INSERT INTO fts_ban (storage, client, since) SELECT 'https' || SUBSTR(storage, 5), client, since FROM fts_ban
+    WHERE storage LIKE 'davs:%' ON CONFLICT DO NOTHING;
+INSERT INTO fts_ban (storage, client, since) SELECT 'http' || SUBSTR(storage, 4), client, since FROM fts_ban
+    WHERE storage LIKE 'dav:%' ON CONFLICT DO NOTHING;
+DELETE FROM fts_ban WHERE storage LIKE 'dav%';
 ",
 ];
 
