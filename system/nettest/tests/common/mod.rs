@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -124,7 +125,18 @@ impl IperfServer {
     pub(crate) fn test(&self, params: &TestParams) -> Result<Report, NettestError> {
         let protocol = TestProtocol::Iperf3;
         let target = TestTarget { host: self.host.clone(), protocol, ..TestTarget::default() };
-        run(&target, params, &AtomicBool::new(false), &mut |_| {})
+        let deadline = Instant::now() + LOG_TIMEOUT;
+        loop {
+            // The server opens its socket anew after each test, and resets connections that came before.
+            match run(&target, params, &AtomicBool::new(false), &mut |_| {}) {
+                Err(NettestError::Connect { source, .. })
+                    if source.kind() == ErrorKind::ConnectionReset && Instant::now() < deadline =>
+                {
+                    thread::yield_now();
+                }
+                result => return result,
+            }
+        }
     }
 }
 
