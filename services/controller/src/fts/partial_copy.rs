@@ -1,4 +1,4 @@
-//! Parts that broken copies leave at their destination, told from files of other clients.
+//! Parts that broken copies leave at their destination, and their difference from files of other clients.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Files of a tmpfs, written by several threads at once.
 //!
 //! A `write` holds the file's lock while it copies, so that writers of a file in memory take turns, and those that wait spin.
-//! A writer that is alone writes. On a few processors all take turns to write. On more, several take turns only to allocate pages, and fill a mapping of them at once, which costs
-//! more processor time: a fault for each page, which the kernel clears first. Pages are allocated before, since insertions
-//! into one file by faults of many threads spin, too.
+//! A writer that is alone writes. On a few processors all take turns to write. On more, several take turns only to allocate
+//! pages, and fill a mapping of them at once, which costs more processor time: a fault for each page, which the kernel clears
+//! first. Pages are allocated before, since insertions into one file by faults of many threads spin, too.
 //!
 //! The kernel copies (`process_vm_writev` to the own process): where memory is exhausted, or another program has shortened
 //! the file, it returns an error. A copy by this program would end it by SIGBUS.
