@@ -1,14 +1,16 @@
 /* The least that a receiver of many files does: it creates and writes them under temporary names, syncs them in groups,
- * and gives them their names, in one process and thread.
+ * and gives them their names, in one thread.
  *
- *   files FOLDER COUNT BYTES
+ *   files FOLDER COUNT BYTES [SOURCE]
  *
- * Content comes from memory. A group is what was written within 250 ms, as in the committer of the mover: its data is
- * durable before the first of its files has its name. A last sync makes all names durable. 1,000 files go to a folder.
+ * Content comes from memory, or from the files of the same names in SOURCE, which 8 threads read ahead. A group is what
+ * was written within 250 ms, as in the committer of the mover: its data is durable before the first of its files has its
+ * name. A last sync makes all names durable. 1,000 files go to a folder.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +22,9 @@
 #define FOLDER_FILES 1000
 #define GROUP_NANOSECONDS 250000000ULL
 #define NAME_BYTES 32
+#define READERS 8
+/* Files that the readers are ahead at most. */
+#define BUFFERS 256
 
 static void check(int good, const char *call)
 {
@@ -57,6 +62,65 @@ static void create(long number, const char *content, size_t bytes)
     close(file);
 }
 
+/* Files read ahead: file n is in buffer n % BUFFERS once `ready` says n + 1, until `used` files are written. */
+static struct {
+    const char *folder;
+    long count;
+    size_t bytes;
+    char *content[BUFFERS];
+    long ready[BUFFERS];
+    long used;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+} source = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void *read_ahead(void *first)
+{
+    for (long number = (long)(intptr_t)first; number < source.count; number += READERS) {
+        char path[4096];
+        pthread_mutex_lock(&source.lock);
+        while (number >= source.used + BUFFERS)
+            pthread_cond_wait(&source.changed, &source.lock);
+        pthread_mutex_unlock(&source.lock);
+        snprintf(path, sizeof(path), "%s/d%03ld/f%06ld.dat", source.folder, number / FOLDER_FILES, number);
+        int file = open(path, O_RDONLY | O_CLOEXEC);
+        check(file >= 0, path);
+        check(read(file, source.content[number % BUFFERS], source.bytes) == (ssize_t)source.bytes, "read");
+        close(file);
+        pthread_mutex_lock(&source.lock);
+        source.ready[number % BUFFERS] = number + 1;
+        pthread_cond_broadcast(&source.changed);
+        pthread_mutex_unlock(&source.lock);
+    }
+    return NULL;
+}
+
+static void start_readers(const char *folder, long count, size_t bytes)
+{
+    source.folder = folder;
+    source.count = count;
+    source.bytes = bytes;
+    for (int i = 0; i < BUFFERS; i++)
+        source.content[i] = malloc(bytes + 1);
+    for (long reader = 0; reader < READERS; reader++) {
+        pthread_t thread;
+        check(pthread_create(&thread, NULL, read_ahead, (void *)(intptr_t)reader) == 0, "pthread_create");
+    }
+}
+
+static void create_from_source(long number)
+{
+    pthread_mutex_lock(&source.lock);
+    while (source.ready[number % BUFFERS] != number + 1)
+        pthread_cond_wait(&source.changed, &source.lock);
+    pthread_mutex_unlock(&source.lock);
+    create(number, source.content[number % BUFFERS], source.bytes);
+    pthread_mutex_lock(&source.lock);
+    source.used = number + 1;
+    pthread_cond_broadcast(&source.changed);
+    pthread_mutex_unlock(&source.lock);
+}
+
 /* Makes the files before `end` durable and gives them their names. */
 static void commit(int root, long from, long end)
 {
@@ -72,10 +136,11 @@ static void commit(int root, long from, long end)
 
 int main(int words, char **word)
 {
-    long count = words == 4 ? atol(word[2]) : 0;
-    long bytes = words == 4 ? atol(word[3]) : -1;
+    int has_words = words == 4 || words == 5;
+    long count = has_words ? atol(word[2]) : 0;
+    long bytes = has_words ? atol(word[3]) : -1;
     if (count < 1 || count > 10000000 || bytes < 0 || bytes > 1 << 30) {
-        fprintf(stderr, "files: FOLDER COUNT BYTES\n");
+        fprintf(stderr, "files: FOLDER COUNT BYTES [SOURCE]\n");
         return 2;
     }
     int root = open(word[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -83,6 +148,8 @@ int main(int words, char **word)
     char *content = aligned_alloc(4096, (bytes + 4096) / 4096 * 4096);
     for (long i = 0; i < bytes; i++)
         content[i] = (char)(i * 2654435761U >> 24);
+    if (words == 5)
+        start_readers(word[4], count, bytes);
     folders = calloc((count + FOLDER_FILES - 1) / FOLDER_FILES, sizeof(*folders));
     long committed = 0;
     uint64_t group = now();
@@ -93,7 +160,10 @@ int main(int words, char **word)
             check(mkdirat(root, name, 0755) == 0, "mkdirat");
             folders[number / FOLDER_FILES] = openat(root, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         }
-        create(number, content, bytes);
+        if (words == 5)
+            create_from_source(number);
+        else
+            create(number, content, bytes);
         if (now() - group >= GROUP_NANOSECONDS) {
             commit(root, committed, number + 1);
             committed = number + 1;

@@ -333,7 +333,10 @@ impl BenchRun {
         let part = self.work.make_folder(&format!("{name}-part"), files / 20, bytes)?;
         let mut all = self.movers(true, false, true, &data, Some(&part));
         if self.baseline.is_none() {
-            all.insert(0, Box::new(FileLimit::new(&self.work, &data, &self.stop)?));
+            for reads_source in [true, false] {
+                let limit = FileLimit::new(&self.work, &data, reads_source, &self.stop)?;
+                all.insert(0, Box::new(limit));
+            }
         }
         let series = alternate(all, self.runs(5), &self.stop)?;
         std::fs::remove_dir_all(&data.path)?;

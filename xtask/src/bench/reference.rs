@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::contest::{Contestant, RunSample};
 use super::process::run_client;
-use super::report::FILES_LIMIT;
+use super::report::{FILES_COPY_LIMIT, FILES_LIMIT};
 use super::work::{BenchDataset, Work};
 use crate::workspace_root;
 
@@ -35,6 +35,8 @@ pub(super) fn build(work: &Work, source: &str) -> Result<PathBuf> {
 pub(super) struct FileLimit {
     program: PathBuf,
     data: BenchDataset,
+    /// Content comes from the files of the data set, not from memory.
+    reads_source: bool,
     work: Rc<Work>,
     stop: Arc<AtomicBool>,
 }
@@ -43,28 +45,40 @@ impl FileLimit {
     pub(super) fn new(
         work: &Rc<Work>,
         data: &BenchDataset,
+        reads_source: bool,
         stop: &Arc<AtomicBool>,
     ) -> Result<Self> {
         let program = build(work, "files.c")?;
-        Ok(Self { program, data: data.clone(), work: Rc::clone(work), stop: Arc::clone(stop) })
+        let (data, work, stop) = (data.clone(), Rc::clone(work), Arc::clone(stop));
+        Ok(Self { program, data, reads_source, work, stop })
     }
 
-    fn arguments(&self) -> [String; 2] {
-        [self.data.files.to_string(), (self.data.bytes / self.data.files.max(1)).to_string()]
+    fn arguments(&self) -> Vec<String> {
+        let bytes = self.data.bytes / self.data.files.max(1);
+        let mut arguments = vec![self.data.files.to_string(), bytes.to_string()];
+        if self.reads_source {
+            arguments.push(self.data.path.display().to_string());
+        }
+        arguments
     }
 }
 
 impl Contestant for FileLimit {
     fn name(&self) -> String {
-        FILES_LIMIT.to_owned()
+        if self.reads_source { FILES_COPY_LIMIT } else { FILES_LIMIT }.to_owned()
     }
 
     fn how(&self) -> String {
-        format!("files FOLDER {}", self.arguments().join(" "))
+        let root = self.work.root.display().to_string();
+        format!("files FOLDER {}", self.arguments().join(" ").replace(&root, ""))
     }
 
     fn note(&self) -> Option<String> {
-        Some("one process, no network: content from memory, a sync of the data of each group of files".to_owned())
+        let content =
+            if self.reads_source { "8 threads read the source" } else { "content from memory" };
+        Some(format!(
+            "one process, no network: {content}, a sync of the data of each group of files"
+        ))
     }
 
     fn run(&mut self, _warm_up: bool) -> Result<RunSample> {

@@ -20,6 +20,7 @@ pub(super) const BASELINE_ENCRYPTED: &str = "baseline cp, encrypted";
 pub(super) const BASELINE_NETTEST: &str = "baseline nettest";
 pub(super) const NETTEST_LIMIT: &str = "limit (vmsplice to recv in C)";
 pub(super) const FILES_LIMIT: &str = "limit (create, write, sync, rename in C)";
+pub(super) const FILES_COPY_LIMIT: &str = "limit (the same, reading the source)";
 
 /// Least rate over that of an earlier binary.
 const BASELINE_RATIO_MIN: f64 = 0.98;
@@ -78,7 +79,10 @@ impl RowReport {
     fn best_peer(&self) -> Option<(f64, &str)> {
         let peers =
             self.series.iter().filter(|series| !series.name.starts_with("penstock")).filter(
-                |series| ![DEVICE, NETTEST_LIMIT, FILES_LIMIT].contains(&series.name.as_str()),
+                |series| {
+                    ![DEVICE, NETTEST_LIMIT, FILES_LIMIT, FILES_COPY_LIMIT]
+                        .contains(&series.name.as_str())
+                },
             );
         peers
             .filter_map(|series| Some((self.rate(series)?, series.name.as_str())))
@@ -190,7 +194,7 @@ fn verdicts(rows: &[RowReport]) -> Vec<PromiseVerdict> {
                 ));
             }
         }
-        for (limit, least) in [(NETTEST_LIMIT, 1.0), (FILES_LIMIT, 0.8)] {
+        for (limit, least) in [(NETTEST_LIMIT, 1.0), (FILES_LIMIT, 0.8), (FILES_COPY_LIMIT, 0.8)] {
             if row.rate_of(limit).is_some() {
                 let promise = format!("{}: over the {limit}", row.title);
                 all.push(PromiseVerdict::at_least(&promise, least, peer(limit)));
