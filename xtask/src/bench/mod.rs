@@ -36,7 +36,7 @@ use crate::workspace_root;
 use contest::{Contestant, alternate};
 use meters::{Device, NetTest, Tester};
 use movers::{Mover, Recipe, RecipeFolders, our_recipes, peer_recipes};
-use reference::FileLimit;
+use reference::{CopyParts, ReferenceCopy};
 use report::RowReport;
 use work::{BenchDataset, Work};
 
@@ -293,6 +293,8 @@ impl BenchRun {
         let mut all = self.movers(false, encrypted, true, &data, None);
         // The run after the device's has less of the page cache and of the disk: with a baseline it is left out.
         if self.baseline.is_none() {
+            let limit = ReferenceCopy::new(CopyParts::LargeFile, &self.work, &data, &self.stop)?;
+            all.insert(0, Box::new(limit));
             all.insert(0, Box::new(device));
         }
         let series = alternate(all, self.runs(5), &self.stop)?;
@@ -333,9 +335,8 @@ impl BenchRun {
         let part = self.work.make_folder(&format!("{name}-part"), files / 20, bytes)?;
         let mut all = self.movers(true, false, true, &data, Some(&part));
         if self.baseline.is_none() {
-            for reads_source in [true, false] {
-                let limit = FileLimit::new(&self.work, &data, reads_source, &self.stop)?;
-                all.insert(0, Box::new(limit));
+            for parts in [CopyParts::FilesAndSource, CopyParts::Files] {
+                all.insert(0, Box::new(ReferenceCopy::new(parts, &self.work, &data, &self.stop)?));
             }
         }
         let series = alternate(all, self.runs(5), &self.stop)?;

@@ -11,11 +11,13 @@ use anyhow::{Context, Result, ensure};
 
 use super::contest::{Contestant, RunSample};
 use super::process::run_client;
-use super::report::{FILES_COPY_LIMIT, FILES_LIMIT};
+use super::report::{COPY_LIMIT, FILES_COPY_LIMIT, FILES_LIMIT};
 use super::work::{BenchDataset, Work};
 use crate::workspace_root;
 
 const RUN_LIMIT: Duration = Duration::from_secs(180);
+/// Streams of the copy of one large file: reads, sends and writes overlap between them.
+const REFERENCE_STREAMS: u32 = 8;
 
 /// Compiles a program of `bench/reference` into the working folder.
 pub(super) fn build(work: &Work, source: &str) -> Result<PathBuf> {
@@ -31,61 +33,98 @@ pub(super) fn build(work: &Work, source: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Files of the same number and size as a data set, written by one process as durably as our receiver writes them.
-pub(super) struct FileLimit {
+/// Parts of a copy whose least cost a program in C measures.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum CopyParts {
+    /// Many files are written from memory.
+    Files,
+    /// Many files are read and written.
+    FilesAndSource,
+    /// One file is read, sent over TCP and written.
+    LargeFile,
+}
+
+/// A copy of a data set by a program in C, as durable as ours, without checksums.
+pub(super) struct ReferenceCopy {
+    parts: CopyParts,
     program: PathBuf,
     data: BenchDataset,
-    /// Content comes from the files of the data set, not from memory.
-    reads_source: bool,
     work: Rc<Work>,
     stop: Arc<AtomicBool>,
 }
 
-impl FileLimit {
+impl ReferenceCopy {
     pub(super) fn new(
+        parts: CopyParts,
         work: &Rc<Work>,
         data: &BenchDataset,
-        reads_source: bool,
         stop: &Arc<AtomicBool>,
     ) -> Result<Self> {
-        let program = build(work, "files.c")?;
+        let source = match parts {
+            CopyParts::Files | CopyParts::FilesAndSource => "files.c",
+            CopyParts::LargeFile => "copy.c",
+        };
+        let program = build(work, source)?;
         let (data, work, stop) = (data.clone(), Rc::clone(work), Arc::clone(stop));
-        Ok(Self { program, data, reads_source, work, stop })
+        Ok(Self { parts, program, data, work, stop })
     }
 
     fn arguments(&self) -> Vec<String> {
-        let bytes = self.data.bytes / self.data.files.max(1);
-        let mut arguments = vec![self.data.files.to_string(), bytes.to_string()];
-        if self.reads_source {
-            arguments.push(self.data.path.display().to_string());
+        let BenchDataset { path, files, bytes, .. } = &self.data;
+        let (source, folder) = (path.display(), self.work.destination().join("in"));
+        let folder = folder.display();
+        let file_bytes = bytes / files.max(&1);
+        match self.parts {
+            CopyParts::Files => vec![folder.to_string(), files.to_string(), file_bytes.to_string()],
+            CopyParts::FilesAndSource => {
+                vec![
+                    folder.to_string(),
+                    files.to_string(),
+                    file_bytes.to_string(),
+                    source.to_string(),
+                ]
+            }
+            CopyParts::LargeFile => {
+                vec![source.to_string(), format!("{folder}/copy"), REFERENCE_STREAMS.to_string()]
+            }
         }
-        arguments
     }
 }
 
-impl Contestant for FileLimit {
+impl Contestant for ReferenceCopy {
     fn name(&self) -> String {
-        if self.reads_source { FILES_COPY_LIMIT } else { FILES_LIMIT }.to_owned()
+        let name = match self.parts {
+            CopyParts::Files => FILES_LIMIT,
+            CopyParts::FilesAndSource => FILES_COPY_LIMIT,
+            CopyParts::LargeFile => COPY_LIMIT,
+        };
+        name.to_owned()
     }
 
     fn how(&self) -> String {
+        let program = self.program.file_name().unwrap_or_default().to_string_lossy();
         let root = self.work.root.display().to_string();
-        format!("files FOLDER {}", self.arguments().join(" ").replace(&root, ""))
+        format!("{program} {}", self.arguments().join(" ").replace(&root, ""))
     }
 
     fn note(&self) -> Option<String> {
-        let content =
-            if self.reads_source { "8 threads read the source" } else { "content from memory" };
-        Some(format!(
-            "one process, no network: {content}, a sync of the data of each group of files"
-        ))
+        let note = match self.parts {
+            CopyParts::Files => {
+                "one process, no network: content from memory, a sync of the data of each group of files"
+            }
+            CopyParts::FilesAndSource => "the same; 8 threads read the source",
+            CopyParts::LargeFile => {
+                "one process is both ends: direct reads, pages into the socket, direct writes, no checksum, a sync"
+            }
+        };
+        Some(note.to_owned())
     }
 
     fn run(&mut self, _warm_up: bool) -> Result<RunSample> {
-        self.work.reset(true)?;
+        self.work.reset(self.data.is_folder)?;
         let mut command = Command::new(&self.program);
-        command.arg(self.work.destination().join("in")).args(self.arguments());
-        let cost = run_client(command, None, RUN_LIMIT, &self.work.log("files"), &self.stop)?;
+        command.args(self.arguments());
+        let cost = run_client(command, None, RUN_LIMIT, &self.work.log("reference"), &self.stop)?;
         let sync = self.work.time_to_durable()?;
         self.work.check_delivered(&self.data)?;
         let seconds = cost.wall.as_secs_f64();

@@ -20,7 +20,10 @@ pub(super) const BASELINE_ENCRYPTED: &str = "baseline cp, encrypted";
 pub(super) const BASELINE_NETTEST: &str = "baseline nettest";
 pub(super) const NETTEST_LIMIT: &str = "limit (vmsplice to recv in C)";
 pub(super) const FILES_LIMIT: &str = "limit (create, write, sync, rename in C)";
+pub(super) const COPY_LIMIT: &str = "limit (read, vmsplice, recv, write in C)";
 pub(super) const FILES_COPY_LIMIT: &str = "limit (the same, reading the source)";
+/// Limits of the device and programs in C, which are no programs that one would use.
+const LIMIT_NAMES: [&str; 5] = [DEVICE, NETTEST_LIMIT, COPY_LIMIT, FILES_LIMIT, FILES_COPY_LIMIT];
 
 /// Least rate over that of an earlier binary.
 const BASELINE_RATIO_MIN: f64 = 0.98;
@@ -75,15 +78,11 @@ impl RowReport {
         self.series.iter().find(|series| series.name == name).and_then(|series| self.rate(series))
     }
 
-    /// Fastest program that is not ours, without the limits, which are no programs that one would use.
+    /// Fastest program that is neither ours nor a limit.
     fn best_peer(&self) -> Option<(f64, &str)> {
-        let peers =
-            self.series.iter().filter(|series| !series.name.starts_with("penstock")).filter(
-                |series| {
-                    ![DEVICE, NETTEST_LIMIT, FILES_LIMIT, FILES_COPY_LIMIT]
-                        .contains(&series.name.as_str())
-                },
-            );
+        let peers = self.series.iter().filter(|series| {
+            !series.name.starts_with("penstock") && !LIMIT_NAMES.contains(&series.name.as_str())
+        });
         peers
             .filter_map(|series| Some((self.rate(series)?, series.name.as_str())))
             .max_by(|a, b| a.0.total_cmp(&b.0))
