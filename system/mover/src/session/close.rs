@@ -1,4 +1,4 @@
-//! Structures that a session closes at its abrupt end, so that none of its threads keeps waiting.
+//! Structures that a session closes at its end, so that none of its threads keeps waiting.
 
 /// Structure on which threads of a session wait.
 pub(crate) trait CloseOnEnd: std::fmt::Debug + Send + Sync {

@@ -61,7 +61,7 @@ pub struct Session {
     streams_peak: AtomicU16,
     key: SessionKey,
     streams: Mutex<BTreeMap<StreamId, DataStream>>,
-    /// Closed at an abrupt end, after the pool.
+    /// Closed at the end; at an abrupt one after the pool.
     closed_at_end: Mutex<Vec<Arc<dyn CloseOnEnd>>>,
     ending: Mutex<Option<SessionOutcome>>,
     over: AtomicBool,
@@ -179,7 +179,7 @@ impl Session {
         let _ = self.wake.signal();
     }
 
-    /// Closes `structure` when the session ends before it is finished.
+    /// Closes `structure` when the session ends.
     pub(crate) fn close_at_end(&self, structure: Arc<dyn CloseOnEnd>) {
         lock(&self.closed_at_end).push(structure);
     }
@@ -191,7 +191,9 @@ impl Session {
         self.over.store(true, Ordering::SeqCst);
         if abrupt {
             self.pool.close();
-            lock(&self.closed_at_end).iter().for_each(|one| one.close());
+        }
+        lock(&self.closed_at_end).iter().for_each(|one| one.close());
+        if abrupt {
             lock(&self.streams).values().for_each(|stream| stream.transport.shut_down());
         }
         self.wake_control();
@@ -465,5 +467,32 @@ impl Session {
             busy.last = Some(now);
         }
         busy.permille
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::test_options::plain_options;
+
+    #[derive(Debug, Default)]
+    struct Closed(AtomicBool);
+
+    impl CloseOnEnd for Closed {
+        fn close(&self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Threads that wait for more blocks would end by their time limits only.
+    #[test]
+    fn finished_session_closes_queues() {
+        let options = plain_options();
+        let session = Session::new([1; 16], SessionKey([7; 32]), options, 1 << 20, None).unwrap();
+        let closed = Arc::new(Closed::default());
+        session.close_at_end(Arc::<Closed>::clone(&closed));
+        assert!(!closed.0.load(Ordering::SeqCst));
+        session.end(SessionOutcome::Finished);
+        assert!(closed.0.load(Ordering::SeqCst));
     }
 }
