@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,8 @@
 #define READERS 8
 /* Files that the readers are ahead at most. */
 #define BUFFERS 256
+/* Written files after which readers that wait for room are woken. */
+#define WOKEN_FILES 32
 
 static void check(int good, const char *call)
 {
@@ -62,35 +65,65 @@ static void create(long number, const char *content, size_t bytes)
     close(file);
 }
 
-/* Files read ahead: file n is in buffer n % BUFFERS once `ready` says n + 1, until `used` files are written. */
+/* Files read ahead: file n is in buffer n % BUFFERS once `ready` there is n + 1, until `used` files are written. The lock
+ * is taken only to wait and to wake a thread that waits. */
 static struct {
     const char *folder;
     long count;
     size_t bytes;
     char *content[BUFFERS];
-    long ready[BUFFERS];
-    long used;
+    atomic_long ready[BUFFERS];
+    atomic_long used;
+    atomic_int waiting_readers, writer_waits;
     pthread_mutex_t lock;
-    pthread_cond_t changed;
-} source = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    pthread_cond_t room, content_came;
+} source = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .room = PTHREAD_COND_INITIALIZER,
+    .content_came = PTHREAD_COND_INITIALIZER,
+};
+
+static void wait_for_room(long number)
+{
+    pthread_mutex_lock(&source.lock);
+    source.waiting_readers++;
+    while (number >= source.used + BUFFERS)
+        pthread_cond_wait(&source.room, &source.lock);
+    source.waiting_readers--;
+    pthread_mutex_unlock(&source.lock);
+}
+
+static void wait_for_content(long number)
+{
+    pthread_mutex_lock(&source.lock);
+    source.writer_waits = 1;
+    while (source.ready[number % BUFFERS] != number + 1)
+        pthread_cond_wait(&source.content_came, &source.lock);
+    source.writer_waits = 0;
+    pthread_mutex_unlock(&source.lock);
+}
+
+static void wake(pthread_cond_t *condition)
+{
+    pthread_mutex_lock(&source.lock);
+    pthread_cond_broadcast(condition);
+    pthread_mutex_unlock(&source.lock);
+}
 
 static void *read_ahead(void *first)
 {
     for (long number = (long)(intptr_t)first; number < source.count; number += READERS) {
         char path[4096];
-        pthread_mutex_lock(&source.lock);
-        while (number >= source.used + BUFFERS)
-            pthread_cond_wait(&source.changed, &source.lock);
-        pthread_mutex_unlock(&source.lock);
+        if (number >= source.used + BUFFERS)
+            wait_for_room(number);
         snprintf(path, sizeof(path), "%s/d%03ld/f%06ld.dat", source.folder, number / FOLDER_FILES, number);
         int file = open(path, O_RDONLY | O_CLOEXEC);
         check(file >= 0, path);
         check(read(file, source.content[number % BUFFERS], source.bytes) == (ssize_t)source.bytes, "read");
         close(file);
-        pthread_mutex_lock(&source.lock);
         source.ready[number % BUFFERS] = number + 1;
-        pthread_cond_broadcast(&source.changed);
-        pthread_mutex_unlock(&source.lock);
+        if (source.writer_waits)
+            wake(&source.content_came);
     }
     return NULL;
 }
@@ -110,15 +143,13 @@ static void start_readers(const char *folder, long count, size_t bytes)
 
 static void create_from_source(long number)
 {
-    pthread_mutex_lock(&source.lock);
-    while (source.ready[number % BUFFERS] != number + 1)
-        pthread_cond_wait(&source.changed, &source.lock);
-    pthread_mutex_unlock(&source.lock);
+    if (source.ready[number % BUFFERS] != number + 1)
+        wait_for_content(number);
     create(number, source.content[number % BUFFERS], source.bytes);
-    pthread_mutex_lock(&source.lock);
     source.used = number + 1;
-    pthread_cond_broadcast(&source.changed);
-    pthread_mutex_unlock(&source.lock);
+    /* The others are ahead: a wake-up for each file would cost more than the file. */
+    if ((number + 1) % WOKEN_FILES == 0 && source.waiting_readers > 0)
+        wake(&source.room);
 }
 
 /* Makes the files before `end` durable and gives them their names. */
