@@ -129,7 +129,8 @@ pub(super) fn keep(shared: &Arc<TransferState>, end: &Endpoint, opened: &Opened)
             );
             session.end(SessionOutcome::Failed(why));
         }
-        std::thread::sleep(SUPERVISION_INTERVAL);
+        // The end of the session unparks this thread.
+        std::thread::park_timeout(SUPERVISION_INTERVAL);
     }
     for slot in slots {
         let _ = slot.thread.join();

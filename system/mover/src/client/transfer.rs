@@ -624,6 +624,7 @@ impl TransferState {
         if !matches!(ended, Ok(SessionEnd::Finished)) {
             end.session().end(SessionOutcome::Failed("its control connection is gone".to_owned()));
         }
+        streams.thread().unpark();
         let _ = streams.join();
         ended
     }
