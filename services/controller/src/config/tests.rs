@@ -22,7 +22,8 @@ fn read(table: &str) -> Result<Config, String> {
     std::fs::write(directory.path().join("network.toml"), NETWORK).unwrap();
     let file = directory.path().join("penstock.toml");
     let text = format!("[agent]\nroot = \"/\"\n[controller]\n{table}");
-    let read = parse(&ConfigFile::from_text(&file, text), Registry::builtin());
+    let document = ConfigFile::from_text(&file, text);
+    let read = ConfigReader { document: &document, registry: Registry::builtin() }.read();
     read.map_err(|error| error.to_string().rsplit_once("penstock.toml").unwrap().1.to_owned())
 }
 
