@@ -106,6 +106,9 @@ pub(crate) enum BenchTable {
     /// 200,000 files of 1 KiB.
     #[value(name = "small1k")]
     Small1k,
+    /// A file of 1 KiB: what a command takes besides the data.
+    #[value(name = "single1k")]
+    Single1k,
 }
 
 /// Measures the selected rows and writes the results.
@@ -160,6 +163,9 @@ pub fn run(options: &Options) -> Result<()> {
         if rows.contains(&row) {
             reports.push(bench.small(row, title, name, files, bytes)?);
         }
+    }
+    if rows.contains(&BenchTable::Single1k) {
+        reports.push(bench.single()?);
     }
     let facts = machine::facts(&root, &bench.work.root)?;
     let folder = options.results.clone().unwrap_or_else(|| root.join("bench/results"));
@@ -318,6 +324,17 @@ impl BenchRun {
         }
         std::fs::remove_file(&data.path)?;
         Ok(reports)
+    }
+
+    fn single(&self) -> Result<RowReport> {
+        let title = "One file of 1 KiB in the page cache, encrypted (peers are not)".to_owned();
+        eprintln!("{title}");
+        let data = self.work.make_file("single1k.bin", 1024)?;
+        let data = BenchDataset { is_warm: true, ..data };
+        let all = self.movers(false, true, true, &data, None);
+        let series = alternate(all, self.runs(15), &self.stop)?;
+        std::fs::remove_file(&data.path)?;
+        Ok(RowReport { row: BenchTable::Single1k, title, series })
     }
 
     fn small(

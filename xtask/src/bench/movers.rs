@@ -285,7 +285,10 @@ impl Mover {
             self.server =
                 Some((Server::start(command, port, &log.with_extension("server"))?, port));
         }
-        self.work.reset(data.is_folder)?;
+        match data.is_warm {
+            true => self.work.reset_kept_cache()?,
+            false => self.work.reset(data.is_folder)?,
+        }
         let Some((server, port)) = &self.server else { bail!("no server") };
         let command = (self.recipe.copy)(&self.place, *port, data);
         let cost: Cost = run_client(command, Some(server), RUN_LIMIT, &log, &self.stop)?;

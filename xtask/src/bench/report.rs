@@ -46,7 +46,7 @@ impl RowReport {
             | BenchTable::Nettest2
             | BenchTable::Nettest4
             | BenchTable::NettestUdp => OURS_NETTEST,
-            BenchTable::LargeTls => OURS_ENCRYPTED,
+            BenchTable::LargeTls | BenchTable::Single1k => OURS_ENCRYPTED,
             BenchTable::Large | BenchTable::Small64k | BenchTable::Small1k => OURS_INTEGRITY,
         }
     }
@@ -58,14 +58,14 @@ impl RowReport {
             | BenchTable::Nettest2
             | BenchTable::Nettest4
             | BenchTable::NettestUdp => BASELINE_NETTEST,
-            BenchTable::LargeTls => BASELINE_ENCRYPTED,
+            BenchTable::LargeTls | BenchTable::Single1k => BASELINE_ENCRYPTED,
             BenchTable::Large | BenchTable::Small64k | BenchTable::Small1k => BASELINE_INTEGRITY,
         };
         self.series.iter().any(|series| series.name == name).then_some(name)
     }
 
     fn counts_files(&self) -> bool {
-        matches!(self.row, BenchTable::Small64k | BenchTable::Small1k)
+        matches!(self.row, BenchTable::Small64k | BenchTable::Small1k | BenchTable::Single1k)
     }
 
     /// Compared rate: files per second for many files, else bits per second. Peers measured on a part of the files are
@@ -150,7 +150,7 @@ fn verdicts(rows: &[RowReport]) -> Vec<PromiseVerdict> {
                     best,
                 ));
             }
-            BenchTable::Nettest2 | BenchTable::Nettest4 => {}
+            BenchTable::Nettest2 | BenchTable::Nettest4 | BenchTable::Single1k => {}
             BenchTable::NettestUdp => {
                 let best = over(row.best_peer().map(|(rate, _)| rate));
                 all.push(PromiseVerdict::at_least(
@@ -311,6 +311,7 @@ fn line(row: &RowReport, series: &Series, ours: Option<f64>) -> String {
         false => sample.bytes * 8e-9 / sample.seconds,
     };
     let digits = if row.counts_files() { 0 } else { 2 };
+    let second_digits = if row.row == BenchTable::Single1k { 3 } else { 2 };
     let spread = |extremes: Option<(f64, f64)>, digits: usize| {
         extremes.map_or(String::new(), |(least, most)| format!("{least:.digits$}–{most:.digits$}"))
     };
@@ -332,8 +333,8 @@ fn line(row: &RowReport, series: &Series, ours: Option<f64>) -> String {
         "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
         series.name,
         series.samples.len(),
-        optional(series.seconds(), 2),
-        spread(series.extremes(|sample| sample.seconds), 2),
+        optional(series.seconds(), second_digits),
+        spread(series.extremes(|sample| sample.seconds), second_digits),
         optional(series.median(rate), digits),
         spread(series.extremes(rate), digits),
         optional(series.durable_bits_per_second().filter(|_| durable).map(|rate| rate * 1e-9), 2),
