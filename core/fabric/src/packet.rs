@@ -24,8 +24,9 @@ pub(crate) enum PacketKind {
     Pause,
 }
 
-/// Packet of 64 bytes, one cache line.
+/// Packet in one cache line of 64 bytes.
 #[derive(Debug, Clone)]
+#[repr(align(64))]
 pub(crate) struct SimPacket {
     /// Successor in the list that holds the packet.
     pub(crate) next: PacketId,
@@ -35,8 +36,8 @@ pub(crate) struct SimPacket {
     pub(crate) psn: u64,
     /// Departure time of a data packet; an acknowledgement echoes that of the packet that triggered it.
     pub(crate) sent_ps: u64,
-    /// Arrival time of the next packet on the same link.
-    next_arrival_ps: u64,
+    /// Arrival time of a packet on its way to another region.
+    arrives_ps: u64,
     /// Size of the frame in bytes.
     pub(crate) bytes: u32,
     /// Payload of a data packet in bytes. In an acknowledgement: distance from `psn` to a single packet that is
@@ -66,7 +67,7 @@ impl SimPacket {
             flow,
             psn: 0,
             sent_ps: 0,
-            next_arrival_ps: 0,
+            arrives_ps: 0,
             bytes: 0,
             payload: 0,
             ingress: NO_INDEX,
@@ -84,12 +85,12 @@ impl SimPacket {
     /// Addresses the packet to the link of port `line` in another region, with its arrival time.
     pub(crate) const fn set_address(&mut self, line: u32, at_ps: u64) {
         self.ingress = line;
-        self.next_arrival_ps = at_ps;
+        self.arrives_ps = at_ps;
     }
 
     /// Returns the port and arrival time set by [`Self::set_address`].
     pub(crate) const fn link_and_arrival(&self) -> (u32, u64) {
-        (self.ingress, self.next_arrival_ps)
+        (self.ingress, self.arrives_ps)
     }
 }
 
@@ -187,54 +188,6 @@ impl PacketList {
         self.head = packet.next;
         self.bytes -= u64::from(packet.bytes);
         Some(id)
-    }
-}
-
-/// Packets that propagate on a link, in the order of arrival. Each packet stores the arrival time of its successor, so
-/// the successor is not loaded into the cache before it arrives.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct InTransit {
-    list: PacketList,
-    /// Arrival time of the first packet.
-    arrives_ps: u64,
-}
-
-impl InTransit {
-    pub(crate) const EMPTY: Self = Self { list: PacketList::EMPTY, arrives_ps: 0 };
-
-    pub(crate) const fn list(&self) -> &PacketList {
-        &self.list
-    }
-
-    /// Appends a packet that arrives at `at_ps`; returns true if the link was empty.
-    pub(crate) fn push(
-        &mut self,
-        id: PacketId,
-        at_ps: u64,
-        packets: &mut Arena<SimPacket>,
-    ) -> bool {
-        let is_first = self.list.is_empty();
-        if is_first {
-            self.arrives_ps = at_ps;
-        } else {
-            packets[self.list.tail].next_arrival_ps = at_ps;
-        }
-        self.list.push(id, packets);
-        is_first
-    }
-
-    /// Removes the first packet if it arrives at `now_ps`; returns it with the arrival time of the next packet.
-    pub(crate) fn pop(
-        &mut self,
-        now_ps: u64,
-        packets: &Arena<SimPacket>,
-    ) -> Option<(PacketId, Option<u64>)> {
-        if self.list.is_empty() || self.arrives_ps != now_ps {
-            return None;
-        }
-        let id = self.list.pop(packets)?;
-        self.arrives_ps = packets[id].next_arrival_ps;
-        Some((id, (!self.list.is_empty()).then_some(self.arrives_ps)))
     }
 }
 

@@ -1,20 +1,44 @@
 //! Pending events, earliest first.
 //!
-//! A binary heap. A calendar queue (Brown, Communications of the ACM 31, 1988) with buckets of 8 ns was at most a fifth
-//! faster on the cases of `examples/speed.rs` and sometimes slower, so it was removed.
+//! Packets of one size on links of one delay arrive in the order in which they were sent, and transmissions of one
+//! duration end in the order in which they began. These events wait in FIFO lanes, as in patience sorting: an event
+//! joins the first lane whose last event is not later. All others wait in a binary heap. A calendar queue (Brown,
+//! Communications of the ACM 31, 1988) and a timing wheel were not faster than the heap alone on the cases of
+//! `examples/speed.rs`.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use crate::event::SimEvent;
 
+/// Lanes: for data, acknowledgements, packets from other regions and ends of transmissions; 4 and 8 were slower.
+const LANE_COUNT: usize = 6;
+
 /// Pending events in their total order, which does not depend on the order of insertion.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct EventQueue {
+    /// First event of each lane; [`SimEvent::NEVER`] if it is empty.
+    firsts: [SimEvent; LANE_COUNT],
+    /// Event that joined each lane last.
+    lasts: [SimEvent; LANE_COUNT],
+    /// Events of each lane after the first.
+    rests: [VecDeque<SimEvent>; LANE_COUNT],
     heap: BinaryHeap<Reverse<SimEvent>>,
-    /// True while the first entry is the event that [`Self::pop`] returned last. Most events cause another one, which
-    /// takes its place: that orders the heap once in place of twice.
+    /// True while the first entry of the heap is the event that [`Self::pop`] returned last. Most events cause another
+    /// one, which takes its place: that orders the heap once in place of twice.
     holds_popped: bool,
+}
+
+impl Default for EventQueue {
+    fn default() -> Self {
+        Self {
+            firsts: [SimEvent::NEVER; LANE_COUNT],
+            lasts: [SimEvent::default(); LANE_COUNT],
+            rests: Default::default(),
+            heap: BinaryHeap::new(),
+            holds_popped: false,
+        }
+    }
 }
 
 impl EventQueue {
@@ -28,14 +52,46 @@ impl EventQueue {
         self.heap.push(Reverse(event));
     }
 
+    /// Adds an arrival or the end of a transmission, which are due soon: a late one would keep others out of its lane.
+    #[inline]
+    pub(crate) fn push_near(&mut self, event: SimEvent) {
+        for lane in 0..LANE_COUNT {
+            if self.lasts[lane] <= event {
+                self.lasts[lane] = event;
+                if self.firsts[lane] == SimEvent::NEVER {
+                    self.firsts[lane] = event;
+                } else {
+                    self.rests[lane].push_back(event);
+                }
+                return;
+            }
+        }
+        self.push(event);
+    }
+
     /// Removes and returns the earliest event; none if it is later than `until_ps`.
+    #[inline]
     pub(crate) fn pop(&mut self, until_ps: u64) -> Option<SimEvent> {
         if std::mem::take(&mut self.holds_popped) {
             self.heap.pop();
         }
-        let event = self.heap.peek()?.0;
-        self.holds_popped = event.time_ps() <= until_ps;
-        self.holds_popped.then_some(event)
+        let (mut lane, mut event) = (0, self.firsts[0]);
+        for other in 1..LANE_COUNT {
+            if self.firsts[other] < event {
+                (lane, event) = (other, self.firsts[other]);
+            }
+        }
+        if let Some(Reverse(first)) = self.heap.peek()
+            && *first < event
+        {
+            self.holds_popped = first.time_ps() <= until_ps;
+            return self.holds_popped.then_some(*first);
+        }
+        if event.time_ps() > until_ps || event == SimEvent::NEVER {
+            return None;
+        }
+        self.firsts[lane] = self.rests[lane].pop_front().unwrap_or(SimEvent::NEVER);
+        Some(event)
     }
 
     /// Returns the time of the earliest event; none if the queue is empty.
@@ -44,7 +100,26 @@ impl EventQueue {
         // The second entry in order is one of the two below the first.
         let first =
             if self.holds_popped { entries.iter().skip(1).take(2).max() } else { entries.first() };
-        first.map(|event| event.0.time_ps())
+        let first = first.map_or(SimEvent::NEVER, |event| event.0);
+        let event = self.firsts.into_iter().fold(first, SimEvent::min);
+        (event != SimEvent::NEVER).then(|| event.time_ps())
+    }
+
+    /// Iterates over all events in any order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = SimEvent> {
+        let firsts = self.firsts.into_iter().filter(|event| *event != SimEvent::NEVER);
+        let heap = self.heap.as_slice().iter().skip(usize::from(self.holds_popped));
+        firsts.chain(self.rests.iter().flatten().copied()).chain(heap.map(|event| event.0))
+    }
+
+    /// Removes and returns all events that `is_removed` selects, in order.
+    pub(crate) fn remove(&mut self, is_removed: impl Fn(SimEvent) -> bool) -> Vec<SimEvent> {
+        let (mut removed, kept): (Vec<_>, Vec<_>) =
+            self.iter().partition(|event| is_removed(*event));
+        *self = Self::default();
+        kept.into_iter().for_each(|event| self.push(event));
+        removed.sort_unstable();
+        removed
     }
 }
 
@@ -65,7 +140,11 @@ mod tests {
             // As many pushes as pops, in runs of either.
             if random.one_in(2) {
                 let event = SimEvent::new(random.below(1_000), SimEventKind::Arrival, entity);
-                queue.push(event);
+                if random.one_in(2) {
+                    queue.push(event);
+                } else {
+                    queue.push_near(event);
+                }
                 expected.insert(event);
             } else {
                 let until_ps = random.below(1_200);
@@ -74,6 +153,15 @@ mod tests {
                 due.map(|event| expected.remove(&event));
             }
             assert_eq!(queue.next_time_ps(), expected.first().map(|event| event.time_ps()));
+            if random.one_in(100) {
+                let seen: BTreeSet<SimEvent> = queue.iter().collect();
+                assert_eq!(seen, expected);
+                let is_removed = |event: SimEvent| event.entity().is_multiple_of(8);
+                let removed: Vec<SimEvent> =
+                    expected.iter().copied().filter(|event| is_removed(*event)).collect();
+                assert_eq!(queue.remove(is_removed), removed);
+                expected.retain(|event| !is_removed(*event));
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Simulation;
 use super::region::Region;
+use crate::event::SimEventKind;
 use crate::packet::{NO_INDEX, PacketList};
 
 /// Counter that disagrees with the state of a run: a defect of the simulator.
@@ -153,9 +154,13 @@ impl Region {
                     counted: port.queued_bytes,
                 });
             }
-            resident += self.walk(port.in_transit.list(), |_| ()).0;
-            pauses += self.walk(&port.pauses, |_| ()).0
-                + self.walk(port.pauses_in_transit.list(), |_| ()).0;
+            pauses += self.walk(&port.pauses, |_| ()).0;
+        }
+        for event in self.events.iter().filter(|event| event.packet() != NO_INDEX) {
+            match event.kind() {
+                SimEventKind::PauseArrival => pauses += 1,
+                _ => resident += 1,
+            }
         }
         if self.packets.in_use() as u64 != resident + pauses {
             return Err(AuditError::Arena {

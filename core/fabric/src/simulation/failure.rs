@@ -9,7 +9,7 @@ use super::Simulation;
 use super::coordinator::Coordinator;
 use super::region::Region;
 use crate::event::SimEventKind;
-use crate::packet::{InTransit, PacketList};
+use crate::packet::{NO_INDEX, PacketList};
 
 /// Part of the network that can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,16 +142,20 @@ impl Region {
 
     /// Removes the packets that propagate on the link of a port; returns their number, PFC frames excluded.
     fn clear_line(&mut self, port: u32) -> u64 {
-        let state = &mut self.ports[port as usize];
-        let mut in_transit = *std::mem::replace(&mut state.in_transit, InTransit::EMPTY).list();
-        let mut pauses = *std::mem::replace(&mut state.pauses_in_transit, InTransit::EMPTY).list();
         let mut lost = 0;
-        while let Some(id) = in_transit.pop(&self.packets) {
-            lost += 1;
-            self.remove_packet(id);
-        }
-        while let Some(id) = pauses.pop(&self.packets) {
-            self.packets.remove(id);
+        for kind in [SimEventKind::Arrival, SimEventKind::PauseArrival] {
+            let arrivals = self.events.remove(|event| {
+                event.kind() == kind && event.entity() == port && event.packet() != NO_INDEX
+            });
+            // An event without a packet stays in place of them, as it did when a link scheduled its next arrival only:
+            // reports contain the number of events.
+            if let Some(first) = arrivals.first() {
+                self.events.push(first.without_packet());
+            }
+            for arrival in arrivals {
+                lost += u64::from(kind == SimEventKind::Arrival);
+                self.remove_packet(arrival.packet());
+            }
         }
         lost
     }

@@ -2,7 +2,7 @@
 
 use crate::event::{SimEvent, SimEventKind};
 use crate::network::Marking;
-use crate::packet::{Hop, InTransit, NO_INDEX, PacketId, PacketKind, PacketList};
+use crate::packet::{Hop, NO_INDEX, PacketId, PacketKind, PacketList};
 use crate::simulation::model::RunModel;
 use crate::simulation::region::Region;
 use crate::time::LineRate;
@@ -57,7 +57,6 @@ pub(super) struct PortState {
     /// True if the link ends in another region.
     crosses_region: bool,
     pub(super) is_up: bool,
-    pub(super) in_transit: InTransit,
     /// Delay from the last bit transmitted to the handling of the packet at the other end.
     pub(super) delay_ps: u64,
     pub(super) queued_bytes: u64,
@@ -67,7 +66,6 @@ pub(super) struct PortState {
     loss: f64,
     pub(super) queues: [PacketList; 8],
     pub(super) queue_limit_bytes: Option<u64>,
-    pub(super) pauses_in_transit: InTransit,
     pub(super) pause_delay_ps: u64,
     loss_burst: f64,
     is_in_loss_burst: bool,
@@ -106,11 +104,9 @@ impl PortState {
             line: port.line,
             delay_ps: model.delay_ps(id),
             pause_delay_ps: model.pause_delay_ps(id),
-            in_transit: InTransit::EMPTY,
             queued_bytes: 0,
             queues: [PacketList::EMPTY; 8],
             pauses: PacketList::EMPTY,
-            pauses_in_transit: InTransit::EMPTY,
             marking: model.marking(id),
             queue_limit_bytes: port.queue_bytes,
             loss: port.loss,
@@ -178,7 +174,8 @@ impl Region {
         }
         if state.busy_until_ps > self.now_ps {
             state.has_transmit_scheduled = true;
-            self.events.push(SimEvent::new(state.busy_until_ps, SimEventKind::TransmitDone, port));
+            let done = SimEvent::new(state.busy_until_ps, SimEventKind::TransmitDone, port);
+            self.events.push_near(done);
         } else {
             self.transmit(port);
         }
@@ -197,7 +194,8 @@ impl Region {
         let state = &mut self.ports[port as usize];
         if !state.has_transmit_scheduled && (!state.pauses.is_empty() || state.eligible() != 0) {
             state.has_transmit_scheduled = true;
-            self.events.push(SimEvent::new(state.busy_until_ps, SimEventKind::TransmitDone, port));
+            let done = SimEvent::new(state.busy_until_ps, SimEventKind::TransmitDone, port);
+            self.events.push_near(done);
         }
     }
 
@@ -306,9 +304,8 @@ impl Region {
         if state.crosses_region {
             return self.send_mail(port, id, arrives_ps);
         }
-        if state.in_transit.push(id, arrives_ps, &mut self.packets) {
-            self.events.push(SimEvent::new(arrives_ps, SimEventKind::Arrival, port));
-        }
+        let arrival = SimEvent::with_packet(arrives_ps, SimEventKind::Arrival, port, id);
+        self.events.push_near(arrival);
     }
 
     fn start_pause_transmission(&mut self, port: u32, id: PacketId) {
@@ -321,20 +318,16 @@ impl Region {
         if state.crosses_region {
             return self.send_mail(port, id, arrives_ps);
         }
-        if state.pauses_in_transit.push(id, arrives_ps, &mut self.packets) {
-            self.events.push(SimEvent::new(arrives_ps, SimEventKind::PauseArrival, port));
-        }
+        self.events.push(SimEvent::with_packet(arrives_ps, SimEventKind::PauseArrival, port, id));
     }
 
-    /// Handles the arrival of the first packet on a port's link at the other end.
-    pub(super) fn arrive(&mut self, port: u32) {
-        let state = &mut self.ports[port as usize];
+    /// Handles the arrival of a packet at the other end of a port's link.
+    pub(super) fn arrive(&mut self, port: u32, id: PacketId) {
         // A failed link has lost its packets.
-        let Some((id, next_ps)) = state.in_transit.pop(self.now_ps, &self.packets) else { return };
-        let peer = state.peer;
-        if let Some(next_ps) = next_ps {
-            self.events.push(SimEvent::new(next_ps, SimEventKind::Arrival, port));
+        if id == NO_INDEX {
+            return;
         }
+        let peer = self.ports[port as usize].peer;
         self.counts.arrivals += 1;
         let packet = &self.packets[id];
         let what = u64::from(packet.hash) << 32 | u64::from(packet.kind as u8) << 28;

@@ -81,6 +81,8 @@ pub(super) struct Region {
     /// Mail to and from each region.
     pub(super) outbox: Vec<Mail>,
     pub(super) inbox: Vec<Mail>,
+    /// Arrivals of the packets of the inbox; empty between uses.
+    pub(super) arrivals: Vec<SimEvent>,
     /// Earliest arrival time of the packets in the outbox.
     pub(super) mail_due_ps: u64,
 }
@@ -102,7 +104,7 @@ impl Region {
         self.counts.events += 1;
         let (kind, entity) = (event.kind(), event.entity());
         match kind {
-            SimEventKind::Arrival => self.arrive(entity),
+            SimEventKind::Arrival => self.arrive(entity, event.packet()),
             SimEventKind::TransmitDone => {
                 self.record_digest(kind, self.port_id(entity), 0);
                 self.ports[entity as usize].has_transmit_scheduled = false;
@@ -121,7 +123,7 @@ impl Region {
                 self.handle_read_timeout(entity);
             }
             SimEventKind::FlowStart => self.start_next(),
-            SimEventKind::PauseArrival => self.arrive_pause(entity),
+            SimEventKind::PauseArrival => self.arrive_pause(entity, event.packet()),
             SimEventKind::PauseTimer => {
                 self.record_digest(kind, self.port_id(entity / 8), u64::from(entity % 8));
                 self.pause_timer(entity);
@@ -205,26 +207,25 @@ impl Region {
     pub(super) fn receive_mail(&mut self) {
         for mail in &mut self.inbox {
             for mut packet in mail.packets.drain(..) {
-                let (line, at_ps) = packet.link_and_arrival();
+                let (line, arrives_ps) = packet.link_and_arrival();
                 packet.ingress = NO_INDEX;
                 if packet.telemetry != NO_INDEX {
                     let hops = mail.hops[packet.telemetry as usize];
                     packet.telemetry = self.telemetry.insert(hops);
                 }
-                let is_pause = packet.kind == PacketKind::Pause;
-                let id = self.packets.insert(packet);
-                let port = &mut self.ports[line as usize];
-                let (link, kind) = if is_pause {
-                    (&mut port.pauses_in_transit, SimEventKind::PauseArrival)
+                let kind = if packet.kind == PacketKind::Pause {
+                    SimEventKind::PauseArrival
                 } else {
-                    (&mut port.in_transit, SimEventKind::Arrival)
+                    SimEventKind::Arrival
                 };
-                if link.push(id, at_ps, &mut self.packets) {
-                    self.events.push(SimEvent::new(at_ps, kind, line));
-                }
+                let id = self.packets.insert(packet);
+                self.arrivals.push(SimEvent::with_packet(arrives_ps, kind, line, id));
             }
             mail.hops.clear();
         }
+        // Sorted, they join few lanes.
+        self.arrivals.sort_unstable();
+        self.arrivals.drain(..).for_each(|event| self.events.push_near(event));
     }
 
     /// Returns the time of the next event, mail excluded.

@@ -18,12 +18,16 @@ use super::{
     Counts, FabricNetwork, FlowSpec, Parameters, RdmaOperation, Routes, RunDigest, SetupError,
     Simulation,
 };
+use crate::event::SimEvent;
 use crate::packet::{Arena, NO_INDEX};
 use crate::queue::EventQueue;
 use penstock_random::Random;
 
 /// Hosts per region at which its working set fits into a processor's caches; this saves more time than windows cost.
 const HOSTS_PER_REGION: usize = 16;
+
+/// Most ports of a region: each has eight events of a kind, by priority.
+const PORTS_MAX: usize = SimEvent::ENTITY_MAX as usize / 8;
 
 impl Simulation {
     /// Creates a simulation at time zero.
@@ -186,6 +190,10 @@ impl Region {
         remote_ports: &[u32],
     ) -> Result<Self, SetupError> {
         let count = port_ids.len();
+        assert!(
+            count <= PORTS_MAX,
+            "a region has {count} ports, and at most {PORTS_MAX} are possible"
+        );
         let mut ports = Vec::with_capacity(count);
         let mut ingress = vec![[Ingress::default(); 8]; count];
         for (local, id) in port_ids.iter().enumerate() {
@@ -238,6 +246,7 @@ impl Region {
             samples: None,
             outbox: Vec::new(),
             inbox: Vec::new(),
+            arrivals: Vec::new(),
             mail_due_ps: u64::MAX,
         })
     }

@@ -122,15 +122,13 @@ impl Region {
         }
     }
 
-    /// Handles the first PFC frame on a port's link when it takes effect at the other end.
-    pub(super) fn arrive_pause(&mut self, port: u32) {
-        let state = &mut self.ports[port as usize];
-        let popped = state.pauses_in_transit.pop(self.now_ps, &self.packets);
-        let Some((id, next_ps)) = popped else { return };
-        let peer = state.peer;
-        if let Some(next_ps) = next_ps {
-            self.events.push(SimEvent::new(next_ps, SimEventKind::PauseArrival, port));
+    /// Handles a PFC frame when it takes effect at the other end of a port's link.
+    pub(super) fn arrive_pause(&mut self, port: u32, id: PacketId) {
+        // A failed link has lost its PFC frames.
+        if id == NO_INDEX {
+            return;
         }
+        let peer = self.ports[port as usize].peer;
         let packet = &self.packets[id];
         let (priority, quanta) = (packet.priority, packet.psn);
         self.packets.remove(id);
