@@ -147,6 +147,7 @@ impl Routes {
 
     /// Returns the egress port of `node` towards `host` for an ECMP hash; none if the host is unreachable.
     #[must_use]
+    #[inline]
     pub fn port(&self, network: &FabricNetwork, node: u32, host: u32, hash: u32) -> Option<u32> {
         let class = self.class_of[host as usize];
         match self.table[node as usize * self.classes + class as usize] {

@@ -201,7 +201,7 @@ impl Region {
     fn audit_accounts(&self, found: &[[u64; 8]]) -> Result<(), AuditError> {
         for (port, found) in found.iter().enumerate() {
             for (priority, found) in found.iter().enumerate() {
-                let account = &self.ingress[port][priority];
+                let account = &self.ingress[priority][port];
                 let counted = account.bytes + u64::from(account.headroom_used);
                 if self.model.lossless & (1 << priority) != 0 && counted != *found {
                     let port = self.model.network.show_port(self.port_ids[port]);

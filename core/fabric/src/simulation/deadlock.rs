@@ -148,7 +148,7 @@ impl Coordinator<'_, '_> {
                 let ingress = self.peer(*port);
                 let (region, _) = self.port(ingress);
                 let local = self.model.local_ports[ingress as usize];
-                let account = &region.ingress[local as usize][usize::from(*priority)];
+                let account = &region.ingress[usize::from(*priority)][local as usize];
                 let waiting = account.bytes + u64::from(account.headroom_used);
                 let stuck: u64 =
                     self.find_blockers(*port, *priority, &all).map(|(_, bytes)| bytes).sum();

@@ -128,7 +128,7 @@ impl Coordinator<'_, '_> {
         let region = &mut self.regions[self.model.owners[node as usize] as usize];
         for port in self.model.network.nodes[node as usize].ports.clone() {
             let local = self.model.local_ports[port as usize];
-            region.ingress[local as usize][usize::from(priority)].is_pausing = is_on;
+            region.ingress[usize::from(priority)][local as usize].is_pausing = is_on;
             region.send_pause(local, priority, is_on);
         }
     }
@@ -172,7 +172,7 @@ impl Region {
         }
         for priority in 0..8 {
             // A failed link ends all pauses in both directions.
-            self.ingress[port as usize][usize::from(priority)].is_pausing = false;
+            self.ingress[usize::from(priority)][port as usize].is_pausing = false;
             self.apply_pause(port, priority, 0);
             self.drop_queue(port, priority);
         }

@@ -12,11 +12,11 @@ use crate::time::PS_PER_MICROSECOND;
 const READ_CNP_INTERVAL_PS: u64 = 4 * PS_PER_MICROSECOND;
 
 impl Region {
-    /// Handles the arrival of a packet at a host.
-    pub(super) fn receive(&mut self, port: u32, id: PacketId) {
+    /// Handles the arrival of a packet at a port of a host.
+    pub(super) fn receive(&mut self, port: u32, node: u32, id: PacketId) {
         let packet = &self.packets[id];
         let end = packet.flow;
-        if packet.to != self.ports[port as usize].node {
+        if packet.to != node {
             // Hosts forward nothing.
             self.ports[port as usize].result.dropped += 1;
             self.counts.dropped += 1;

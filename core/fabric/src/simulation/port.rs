@@ -17,14 +17,14 @@ pub struct PortResult {
     pub sent_bytes: u64,
     /// Time during which the port transmitted, in picoseconds.
     pub busy_ps: u64,
+    /// Longest queue in bytes, all priorities together.
+    pub queue_bytes_max: u64,
     /// Frames marked with ECN.
     pub marked: u64,
     /// Frames dropped for lack of buffer or route.
     pub dropped: u64,
     /// Frames lost on the link.
     pub lost: u64,
-    /// Longest queue in bytes, all priorities together.
-    pub queue_bytes_max: u64,
     /// PFC pause frames sent to the other end.
     pub pauses_sent: u64,
     /// Time during which the other end paused the port, summed over priorities, in picoseconds.
@@ -35,14 +35,29 @@ pub struct PortResult {
     pub watchdog_dropped: u64,
 }
 
-/// State of a port. The first cache line holds the fields that every packet touches at either end of the link.
+/// Other end of a port's link: all that an arriving packet needs, apart from the state of the port, so that many fit
+/// into a processor's first cache.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FarEnd {
+    /// Port at the other end.
+    pub(super) port: u32,
+    /// Node at which the link ends.
+    pub(super) node: u32,
+    pub(super) is_host: bool,
+}
+
+/// State of a port. The first two cache lines hold the fields that every packet touches.
 #[derive(Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(super) struct PortState {
     pub(super) busy_until_ps: u64,
     pub(super) line: LineRate,
+    /// Delay from the last bit transmitted to the handling of the packet at the other end.
+    pub(super) delay_ps: u64,
+    pub(super) queued_bytes: u64,
+    /// Queue length up to which no packet is marked with ECN; [`u64::MAX`] without marking.
+    unmarked_bytes: u64,
     pub(super) node: u32,
-    pub(super) peer: u32,
     /// True while an event [`SimEventKind::TransmitDone`] is pending.
     pub(super) has_transmit_scheduled: bool,
     pub(super) is_host: bool,
@@ -57,32 +72,36 @@ pub(super) struct PortState {
     /// True if the link ends in another region.
     crosses_region: bool,
     pub(super) is_up: bool,
-    /// Delay from the last bit transmitted to the handling of the packet at the other end.
-    pub(super) delay_ps: u64,
-    pub(super) queued_bytes: u64,
-    pub(super) result: PortResult,
-    pub(super) pauses: PacketList,
-    pub(super) marking: Option<Marking>,
-    loss: f64,
-    pub(super) queues: [PacketList; 8],
-    pub(super) queue_limit_bytes: Option<u64>,
-    pub(super) pause_delay_ps: u64,
-    loss_burst: f64,
-    is_in_loss_burst: bool,
-    deficits: [i64; 8],
+    /// True if the link loses packets.
+    is_lossy: bool,
     /// Current priority of the deficit round robin.
     drr_priority: u8,
-    random: Random,
+
     /// Region where the link ends, and the number of this port there.
     pub(super) far_region: u32,
     pub(super) far_port: u32,
+    pub(super) pauses: PacketList,
+    pub(super) result: PortResult,
+    pub(super) queues: [PacketList; 8],
+    /// Queue length above which every packet is marked, and the probability just below.
+    marked_bytes: u64,
+    marking_probability: f64,
+    pub(super) queue_limit_bytes: Option<u64>,
+    pub(super) pause_delay_ps: u64,
+    random: Random,
+    loss: f64,
+    loss_burst: f64,
+    is_in_loss_burst: bool,
+    deficits: [i64; 8],
 }
 
 impl PortState {
-    /// Creates a port of the network with the local number of its peer. `far` is the region where its link ends and the
-    /// port's number there, if that is another region.
-    pub(super) fn new(model: &RunModel, id: u32, peer: u32, far: Option<(u32, u32)>) -> Self {
+    /// Creates a port of the network. `far` is the region where its link ends and the port's number there, if that is
+    /// another region.
+    pub(super) fn new(model: &RunModel, id: u32, far: Option<(u32, u32)>) -> Self {
         let port = &model.network.ports[id as usize];
+        let unmarked = Marking { least_bytes: u64::MAX, most_bytes: u64::MAX, probability: 0.0 };
+        let marking = model.marking(id).unwrap_or(unmarked);
         let (far_region, far_port) = far.unwrap_or((NO_INDEX, NO_INDEX));
         Self {
             busy_until_ps: 0,
@@ -100,15 +119,17 @@ impl PortState {
             crosses_region: far.is_some(),
             is_up: true,
             node: port.node,
-            peer,
             line: port.line,
             delay_ps: model.delay_ps(id),
             pause_delay_ps: model.pause_delay_ps(id),
             queued_bytes: 0,
             queues: [PacketList::EMPTY; 8],
             pauses: PacketList::EMPTY,
-            marking: model.marking(id),
+            unmarked_bytes: marking.least_bytes,
+            marked_bytes: marking.most_bytes,
+            marking_probability: marking.probability,
             queue_limit_bytes: port.queue_bytes,
+            is_lossy: port.loss > 0.0,
             loss: port.loss,
             loss_burst: port.loss_burst,
             is_in_loss_burst: false,
@@ -132,9 +153,19 @@ impl PortState {
         self.waiting & (!held | self.never_paused) | self.ready & !held
     }
 
+    /// True if a packet of a priority (a bit mask) would be transmitted as soon as it is queued.
+    pub(super) const fn is_idle(&self, now_ps: u64, priority: u8) -> bool {
+        let held = self.paused & !self.pause_ignored & !self.never_paused;
+        self.busy_until_ps <= now_ps
+            && self.waiting | self.ready | held & priority == 0
+            && self.is_up
+            && !self.has_transmit_scheduled
+            && self.pauses.is_empty()
+    }
+
     /// Draws whether the next frame is lost: Gilbert model with a mean burst length of `loss_burst` frames.
     fn draw_loss(&mut self) -> bool {
-        if self.loss <= 0.0 {
+        if !self.is_lossy {
             return false;
         }
         let change = if self.is_in_loss_burst {
@@ -152,15 +183,14 @@ impl PortState {
     }
 
     fn draw_mark(&mut self, queue_bytes: u64) -> bool {
-        let Some(marking) = self.marking else { return false };
-        if queue_bytes <= marking.least_bytes {
+        if queue_bytes <= self.unmarked_bytes {
             false
-        } else if queue_bytes > marking.most_bytes {
+        } else if queue_bytes > self.marked_bytes {
             true
         } else {
-            let share = (queue_bytes - marking.least_bytes) as f64
-                / (marking.most_bytes - marking.least_bytes) as f64;
-            self.random.unit() < marking.probability * share
+            let share = (queue_bytes - self.unmarked_bytes) as f64
+                / (self.marked_bytes - self.unmarked_bytes) as f64;
+            self.random.unit() < self.marking_probability * share
         }
     }
 }
@@ -214,21 +244,39 @@ impl Region {
                 if state.queues[usize::from(priority)].is_empty() {
                     state.waiting &= !(1 << priority);
                 }
-                if state.is_host {
-                    self.start_transmission(port, id);
-                } else {
-                    let packet = &self.packets[id];
-                    let (ingress, bytes) = (packet.ingress, packet.bytes);
-                    self.mark_and_stamp(port, id);
-                    self.start_transmission(port, id);
-                    self.release(ingress, priority, bytes);
-                }
+                let queue_bytes = state.queues[usize::from(priority)].bytes;
+                self.transmit_dequeued(port, id, queue_bytes);
                 return true;
             }
             if self.send_data(port, priority) {
                 return true;
             }
         }
+    }
+
+    /// Transmits a packet that left its queue, which holds `queue_bytes` without it.
+    #[inline]
+    fn transmit_dequeued(&mut self, port: u32, id: PacketId, queue_bytes: u64) {
+        let state = &self.ports[port as usize];
+        if state.is_host {
+            return self.start_transmission(port, id);
+        }
+        let packet = &self.packets[id];
+        let (node, ingress) = (state.node, packet.ingress);
+        let (priority, bytes) = (packet.priority, packet.bytes);
+        self.mark_and_stamp(port, id, queue_bytes);
+        self.start_transmission(port, id);
+        self.release(node, ingress, priority, bytes);
+    }
+
+    /// Transmits a packet on an idle port of a switch, past its queue and the buffer.
+    #[inline]
+    pub(super) fn transmit_past_queue(&mut self, port: u32, id: PacketId) {
+        let bytes = u64::from(self.packets[id].bytes);
+        let result = &mut self.ports[port as usize].result;
+        result.queue_bytes_max = result.queue_bytes_max.max(bytes);
+        self.mark_and_stamp(port, id, 0);
+        self.start_transmission(port, id);
     }
 
     /// Selects a priority: strict ones from the highest number, then weighted ones by deficit round robin (Shreedhar
@@ -265,12 +313,12 @@ impl Region {
     }
 
     /// Applies ECN marking and in-band telemetry to a packet that leaves its queue in a switch.
-    fn mark_and_stamp(&mut self, port: u32, id: PacketId) {
+    #[inline]
+    fn mark_and_stamp(&mut self, port: u32, id: PacketId, queue_bytes: u64) {
         let packet = &mut self.packets[id];
         let state = &mut self.ports[port as usize];
         if packet.kind == PacketKind::Data {
-            let priority = usize::from(packet.priority);
-            if state.draw_mark(state.queues[priority].bytes) {
+            if state.draw_mark(queue_bytes) {
                 packet.marks = 1;
                 state.result.marked += 1;
             }
@@ -327,23 +375,27 @@ impl Region {
         if id == NO_INDEX {
             return;
         }
-        let peer = self.ports[port as usize].peer;
+        let FarEnd { port: peer, node, is_host } = self.far_ends[port as usize];
         self.counts.arrivals += 1;
         let packet = &self.packets[id];
         let what = u64::from(packet.hash) << 32 | u64::from(packet.kind as u8) << 28;
         self.record_digest(SimEventKind::Arrival, self.port_id(port), what ^ packet.psn);
-        if self.ports[peer as usize].is_host {
-            self.receive(peer, id);
+        if is_host {
+            self.receive(peer, node, id);
         } else {
-            self.forward(peer, id);
+            self.forward(peer, node, id);
         }
     }
 
-    /// Appends a packet to the queue of its priority.
+    /// Appends a packet to the queue of its priority; an idle port transmits it at once.
     pub(super) fn enqueue(&mut self, port: u32, id: PacketId) {
         let packet = &self.packets[id];
         let (priority, bytes) = (packet.priority, u64::from(packet.bytes));
         let state = &mut self.ports[port as usize];
+        if state.is_idle(self.now_ps, 1 << priority) && self.model.strict & 1 << priority != 0 {
+            state.result.queue_bytes_max = state.result.queue_bytes_max.max(bytes);
+            return self.transmit_dequeued(port, id, 0);
+        }
         state.queues[usize::from(priority)].push(id, &mut self.packets);
         state.waiting |= 1 << priority;
         state.queued_bytes += bytes;

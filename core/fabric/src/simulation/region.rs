@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::host_tx::ReadyList;
 use super::load_balancing::Flowlet;
 use super::model::RunModel;
-use super::port::PortState;
+use super::port::{FarEnd, PortState};
 use super::receiver::QpReceiver;
 use super::results::Samples;
 use super::sender::QpSender;
@@ -53,7 +53,9 @@ pub(super) struct Region {
     pub(super) ports: Vec<PortState>,
     /// Numbers of these ports in the whole network.
     pub(super) port_ids: Vec<u32>,
-    pub(super) ingress: Vec<[Ingress; 8]>,
+    pub(super) far_ends: Vec<FarEnd>,
+    /// Buffer use by priority and ingress port; few priorities are in use, whose accounts are dense.
+    pub(super) ingress: [Vec<Ingress>; 8],
     pub(super) pause_states: Vec<PauseState>,
     pub(super) ready: Vec<[ReadyList; 8]>,
     /// Switch buffers by node number in the whole network.

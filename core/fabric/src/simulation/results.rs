@@ -160,7 +160,7 @@ impl Simulation {
     #[must_use]
     pub fn ingress_bytes(&self, port: u32, priority: u8) -> u64 {
         let (region, local) = self.locate(port);
-        let account = &region.ingress[local][usize::from(priority)];
+        let account = &region.ingress[usize::from(priority)][local];
         account.bytes + u64::from(account.headroom_used)
     }
 

@@ -8,7 +8,7 @@ use super::deadlock::Deadlocks;
 use super::host_tx::ReadyList;
 use super::model::RunModel;
 use super::partition::partition;
-use super::port::PortState;
+use super::port::{FarEnd, PortState};
 use super::receiver::{QpReceiver, Released};
 use super::region::{Mail, Region};
 use super::sender::QpSender;
@@ -195,18 +195,20 @@ impl Region {
             "a region has {count} ports, and at most {PORTS_MAX} are possible"
         );
         let mut ports = Vec::with_capacity(count);
-        let mut ingress = vec![[Ingress::default(); 8]; count];
-        for (local, id) in port_ids.iter().enumerate() {
+        let mut far_ends = Vec::with_capacity(count);
+        for id in &port_ids {
             let peer = model.network.ports[*id as usize].peer;
             let (is_own, ends_here) = (model.owner(*id) == number, model.owner(peer) == number);
             let number_of = if ends_here { &model.local_ports } else { remote_ports };
             let far =
                 (is_own && !ends_here).then(|| (model.owner(peer), remote_ports[*id as usize]));
-            ports.push(PortState::new(model, *id, number_of[peer as usize], far));
-            for account in &mut ingress[local] {
-                account.headroom = model.headroom(*id);
-            }
+            ports.push(PortState::new(model, *id, far));
+            let node = model.network.ports[peer as usize].node;
+            let port = number_of[peer as usize];
+            far_ends.push(FarEnd { port, node, is_host: model.is_host(node) });
         }
+        let account = |id: &u32| Ingress { headroom: model.headroom(*id), ..Ingress::default() };
+        let ingress = std::array::from_fn(|_| port_ids.iter().map(account).collect());
         let nothing = SharedBuffer { buffer: 0, shared: 0, shared_used: 0, used: 0, used_max: 0 };
         let mut memories = vec![nothing; model.network.nodes.len()];
         for (node, of) in model.network.nodes.iter().enumerate() {
@@ -226,6 +228,7 @@ impl Region {
             telemetry: Arena::default(),
             ports,
             port_ids,
+            far_ends,
             ingress,
             pause_states: vec![PauseState::NEVER; count],
             ready: vec![[ReadyList::EMPTY; 8]; count],

@@ -3,8 +3,11 @@
 
 use crate::parameters::{Parameters, PauseThreshold};
 
+/// Bits of the integers that an `f64` holds exactly: for these a shift is the product with a power of two, rounded down.
+const EXACT_BITS: u32 = 53;
+
 /// Buffer of one switch.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SharedBuffer {
     /// Size of the buffer in bytes.
     pub(super) buffer: u64,
@@ -16,7 +19,8 @@ pub(super) struct SharedBuffer {
 }
 
 /// Buffer use of one ingress port at one lossless priority.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(align(32))]
 pub(super) struct Ingress {
     /// Bytes held in reserve and shared pool.
     pub(super) bytes: u64,
@@ -33,6 +37,8 @@ pub(super) struct Ingress {
 pub(super) struct Thresholds {
     kind: PauseThreshold,
     alpha: f64,
+    /// Binary logarithm of 1 / `alpha`, if that is a whole number.
+    alpha_shift: Option<u32>,
     xon_offset: u64,
     xoff: u64,
     xon: u64,
@@ -46,6 +52,8 @@ impl Thresholds {
         Self {
             kind: parameters.pfc_threshold,
             alpha: parameters.pfc_alpha,
+            alpha_shift: (0..EXACT_BITS)
+                .find(|shift| parameters.pfc_alpha * (1_u64 << shift) as f64 == 1.0),
             xon_offset: parameters.pfc_xon_offset.0,
             xoff: parameters.pfc_xoff.0,
             xon: parameters.pfc_xon.0,
@@ -64,7 +72,11 @@ impl Thresholds {
         match self.kind {
             PauseThreshold::Static => self.xoff,
             PauseThreshold::Dynamic => {
-                (self.alpha * memory.shared.saturating_sub(memory.shared_used) as f64) as u64
+                let free = memory.shared.saturating_sub(memory.shared_used);
+                match self.alpha_shift {
+                    Some(shift) if free >> EXACT_BITS == 0 => free >> shift,
+                    _ => (self.alpha * free as f64) as u64,
+                }
             }
         }
     }
@@ -99,6 +111,23 @@ impl Thresholds {
             }
         }
         memory.take(size);
+        true
+    }
+
+    /// Admits a frame of a lossless priority that leaves at once, if its admission and release change nothing but the
+    /// highest use of the buffer; returns false if they may.
+    #[inline]
+    pub(super) fn pass(&self, memory: &mut SharedBuffer, ingress: &Ingress, frame: u32) -> bool {
+        let size = u64::from(frame);
+        if ingress.bytes + size > self.reserve
+            || ingress.headroom_used > 0
+            || ingress.is_pausing
+            || memory.used + size > memory.buffer
+            || self.threshold(memory) == 0
+        {
+            return false;
+        }
+        memory.used_max = memory.used_max.max(memory.used + size);
         true
     }
 
@@ -180,8 +209,47 @@ mod tests {
         (SharedBuffer { buffer, shared, shared_used: 0, used: 0, used_max: 0 }, [ingress; 3])
     }
 
+    /// The shift of a power of two gives what the multiplication does.
+    #[test]
+    fn shifted_thresholds_equal_products() {
+        let thresholds = Thresholds::new(&Parameters::default());
+        assert_eq!(thresholds.alpha_shift, Some(3));
+        let product = Thresholds { alpha_shift: None, ..thresholds };
+        for shared in [0, 7, 8, 33_554_431, (1 << 53) - 1, 1 << 53, u64::MAX] {
+            let memory = SharedBuffer { shared, ..memory().0 };
+            assert_eq!(thresholds.threshold(&memory), product.threshold(&memory), "{shared}");
+        }
+        let other = Parameters { pfc_alpha: 0.3, ..Parameters::default() };
+        assert_eq!(Thresholds::new(&other).alpha_shift, None);
+    }
+
     proptest! {
         #![proptest_config(penstock_testkit::properties())]
+
+        /// A frame that passes leaves all counters as its admission and release do.
+        #[test]
+        fn passing_frames_equal_released_ones(
+            held in 0_u64..6000,
+            headroom_used in 0_u32..2,
+            is_pausing: bool,
+            free in 0_u64..40,
+            frame in 64_u32..9000,
+        ) {
+            let thresholds = Thresholds::new(&Parameters::default());
+            let (mut memory, [mut ingress, ..]) = memory();
+            (ingress.bytes, ingress.headroom_used, ingress.is_pausing) =
+                (held, headroom_used, is_pausing);
+            memory.shared_used = memory.shared - free;
+            memory.used = memory.shared_used + held;
+            let (mut passed, mut released, mut account) = (memory, memory, ingress);
+            if thresholds.pass(&mut passed, &ingress, frame) {
+                prop_assert!(thresholds.admit(&mut released, &mut account, frame));
+                prop_assert!(!thresholds.must_pause(&released, &account));
+                thresholds.free(&mut released, &mut account, frame);
+                prop_assert!(!thresholds.may_resume(&released, &account));
+                prop_assert_eq!((passed, ingress), (released, account));
+            }
+        }
 
         /// For any sequence of arrivals and departures the counters equal the held frames and respect their bounds.
         #[test]

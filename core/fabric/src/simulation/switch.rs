@@ -30,11 +30,10 @@ impl PauseState {
 impl Region {
     /// Forwards a packet that arrived at a switch port: routes it, admits it to the buffer, and pauses the upstream
     /// port if the threshold is reached.
-    pub(super) fn forward(&mut self, ingress: u32, id: PacketId) {
+    pub(super) fn forward(&mut self, ingress: u32, node: u32, id: PacketId) {
         let packet = &mut self.packets[id];
         packet.ingress = ingress;
         let (priority, bytes) = (packet.priority, packet.bytes);
-        let node = self.ports[ingress as usize].node;
         let Some(out) = self.egress_port(node, id) else {
             return self.drop_packet(ingress, id);
         };
@@ -52,11 +51,18 @@ impl Region {
             }
             return self.enqueue(out, id);
         }
-        let account = &mut self.ingress[ingress as usize][usize::from(priority)];
-        if !self.model.thresholds.admit(memory, account, bytes) {
+        let account = &mut self.ingress[usize::from(priority)][ingress as usize];
+        let thresholds = &self.model.thresholds;
+        if self.ports[out as usize].is_idle(self.now_ps, 1 << priority)
+            && self.model.strict & 1 << priority != 0
+            && thresholds.pass(memory, account, bytes)
+        {
+            return self.transmit_past_queue(out, id);
+        }
+        if !thresholds.admit(memory, account, bytes) {
             return self.drop_packet(out, id);
         }
-        if self.model.thresholds.must_pause(memory, account) {
+        if thresholds.must_pause(memory, account) {
             account.is_pausing = true;
             self.send_pause(ingress, priority, true);
         }
@@ -69,14 +75,14 @@ impl Region {
         self.remove_packet(id);
     }
 
-    /// Releases the buffer of a frame that arrived at `ingress`, and resumes the upstream port if possible.
-    pub(super) fn release(&mut self, ingress: u32, priority: u8, bytes: u32) {
-        let node = self.ports[ingress as usize].node;
+    /// Releases the buffer of a frame that arrived at `ingress` of a switch, and resumes the upstream port if possible.
+    #[inline]
+    pub(super) fn release(&mut self, node: u32, ingress: u32, priority: u8, bytes: u32) {
         let memory = &mut self.memories[node as usize];
         if self.model.lossless & (1 << priority) == 0 {
             return Thresholds::free_lossy(memory, bytes);
         }
-        let account = &mut self.ingress[ingress as usize][usize::from(priority)];
+        let account = &mut self.ingress[usize::from(priority)][ingress as usize];
         self.model.thresholds.free(memory, account, bytes);
         if self.model.thresholds.may_resume(memory, account) {
             account.is_pausing = false;
@@ -102,7 +108,7 @@ impl Region {
             if self.model.parameters.pfc_quanta > 0 {
                 let half = quanta_ps(u64::from(quanta), state.line.bits_per_second()) / 2;
                 let refresh_ps = self.now_ps + half.max(1);
-                self.ingress[port as usize][usize::from(priority)].refresh_ps = refresh_ps;
+                self.ingress[usize::from(priority)][port as usize].refresh_ps = refresh_ps;
                 self.events.push(SimEvent::new(
                     refresh_ps,
                     SimEventKind::PauseRefresh,
@@ -116,7 +122,7 @@ impl Region {
     /// Repeats a pause before its quanta expire, if it still applies.
     pub(super) fn refresh_pause(&mut self, entity: u32) {
         let (port, priority) = (entity / 8, (entity % 8) as u8);
-        let account = &self.ingress[port as usize][usize::from(priority)];
+        let account = &self.ingress[usize::from(priority)][port as usize];
         if account.is_pausing && account.refresh_ps == self.now_ps {
             self.send_pause(port, priority, true);
         }
@@ -128,7 +134,7 @@ impl Region {
         if id == NO_INDEX {
             return;
         }
-        let peer = self.ports[port as usize].peer;
+        let peer = self.far_ends[port as usize].port;
         let packet = &self.packets[id];
         let (priority, quanta) = (packet.priority, packet.psn);
         self.packets.remove(id);
@@ -241,9 +247,10 @@ impl Region {
             let packet = &self.packets[id];
             let (ingress, bytes) = (packet.ingress, packet.bytes);
             state.queued_bytes -= u64::from(bytes);
+            let (node, is_host) = (state.node, state.is_host);
             self.drop_packet(port, id);
-            if !self.ports[port as usize].is_host {
-                self.release(ingress, priority, bytes);
+            if !is_host {
+                self.release(node, ingress, priority, bytes);
             }
         }
         self.ports[port as usize].waiting &= !(1 << priority);
