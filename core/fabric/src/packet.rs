@@ -133,6 +133,16 @@ impl<T> Arena<T> {
     }
 }
 
+impl Arena<SimPacket> {
+    /// Brings a packet that stays in its region into the cache ahead of its use. Unlike a load, a store does not stop
+    /// the processor until the packet is there.
+    pub(crate) fn prefetch(&mut self, id: PacketId) {
+        if let Some(packet) = self.items.get_mut(id as usize) {
+            packet.arrives_ps = 0;
+        }
+    }
+}
+
 impl<T> std::ops::Index<u32> for Arena<T> {
     type Output = T;
 

@@ -24,6 +24,8 @@ pub(crate) struct EventQueue {
     /// Events of each lane after the first.
     rests: [VecDeque<SimEvent>; LANE_COUNT],
     heap: BinaryHeap<Reverse<SimEvent>>,
+    /// Lane from which an event was taken last.
+    lane: usize,
     /// True while the first entry of the heap is the event that [`Self::pop`] returned last. Most events cause another
     /// one, which takes its place: that orders the heap once in place of twice.
     holds_popped: bool,
@@ -36,6 +38,7 @@ impl Default for EventQueue {
             lasts: [SimEvent::default(); LANE_COUNT],
             rests: Default::default(),
             heap: BinaryHeap::new(),
+            lane: 0,
             holds_popped: false,
         }
     }
@@ -90,8 +93,14 @@ impl EventQueue {
         if event.time_ps() > until_ps || event == SimEvent::NEVER {
             return None;
         }
+        self.lane = lane;
         self.firsts[lane] = self.rests[lane].pop_front().unwrap_or(SimEvent::NEVER);
         Some(event)
+    }
+
+    /// Returns the next event of the lane that the last event came from; [`SimEvent::NEVER`] if it is empty.
+    pub(crate) fn following(&self) -> SimEvent {
+        self.firsts[self.lane]
     }
 
     /// Returns the time of the earliest event; none if the queue is empty.

@@ -239,6 +239,8 @@ impl Region {
             let priority = self.select_priority(port, eligible);
             let state = &mut self.ports[port as usize];
             if let Some(id) = state.queues[usize::from(priority)].pop(&self.packets) {
+                let next = state.queues[usize::from(priority)].head();
+                self.packets.prefetch(next);
                 let bytes = u64::from(self.packets[id].bytes);
                 state.queued_bytes -= bytes;
                 if state.queues[usize::from(priority)].is_empty() {
@@ -375,6 +377,7 @@ impl Region {
         if id == NO_INDEX {
             return;
         }
+        self.packets.prefetch(self.events.following().packet());
         let FarEnd { port: peer, node, is_host } = self.far_ends[port as usize];
         self.counts.arrivals += 1;
         let packet = &self.packets[id];
