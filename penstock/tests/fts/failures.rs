@@ -211,21 +211,87 @@ fn file_of_another_client_stays() {
     assert_eq!((copies, deletions), (1, 0));
 }
 
-/// Two names of one gateway: the copy replaces its source, and fails.
+/// Two ports of one gateway: the copy replaces its source, and fails.
 #[test]
 fn copy_onto_alias_keeps_the_file() {
     let Some(all) = Transfers::start(LOCAL) else { return };
     write_file(&mut seeded(2427), &all.a.data.join("f"), 1000);
     let content = fs::read(all.a.data.join("f")).unwrap();
     let source = url(&all.a, "f");
-    let alias = source.replace("127.0.0.1", "localhost");
-    assert_ne!(source, alias);
+    let alias = format!("http://{}/store/data/f", all.a.authority());
     let wrong = ["--overwrite", "--checksum-mode", "target", "ADLER32:00000001"];
     let job = all.copy(&source, &alias, &wrong);
     assert_eq!(job["job_state"], "FAILED", "{job}");
     let reason = job["files"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("are one file") && reason.contains("not 00000001"), "{reason}");
     assert!(fs::read(all.a.data.join("f")).unwrap() == content);
+}
+
+/// XRootD would empty the file.
+#[test]
+fn second_name_of_source_is_refused() {
+    let Some(all) = Transfers::start(LOCAL) else { return };
+    let Some(xrootd) = Xrootd::start(&all.certificate) else { return };
+    write_file(&mut seeded(2428), &all.a.data.join("f"), 1000);
+    let content = fs::read(all.a.data.join("f")).unwrap();
+    xrootd.put("f", &content);
+    for (source, file) in
+        [(url(&all.a, "f"), all.a.data.join("f")), (xrootd.url("f"), xrootd.data.join("f"))]
+    {
+        let of_name = |name: &str| {
+            source.replace("127.0.0.1", name).replace("localhost", name).replace("/f", "//%66")
+        };
+        let job = all.copy(&of_name("127.0.0.1"), &of_name("localhost"), &["--overwrite"]);
+        assert_eq!(job["job_state"], "FAILED", "{job}");
+        assert_eq!(job["files"][0]["reason"], "source and destination are one file");
+        assert!(fs::read(file).unwrap() == content);
+    }
+    let job = all.copy(&url(&all.a, "f"), &url(&all.b, "f"), &["--overwrite"]);
+    assert_eq!(job["job_state"], "FINISHED", "{job}");
+    let job = all.copy(&url(&all.a, "f"), &url(&all.b, "f"), &["--overwrite"]);
+    assert_eq!(job["job_state"], "FINISHED", "{job}");
+}
+
+/// Serves a storage for which the last change of a file depends on the name of its host; returns its port.
+fn virtual_hosts(times: [&'static str; 2]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        loop {
+            serve_once(&listener, |request| {
+                let (status, body) = match request.head.split(' ').next().unwrap_or_default() {
+                    "MKCOL" => ("405 Method Not Allowed", ""),
+                    "COPY" => ("201 Created", "success: Created"),
+                    "HEAD" => ("200 OK", "12345"),
+                    _ => ("501 Not Implemented", ""),
+                };
+                let is_first = request.head.to_ascii_lowercase().contains("host: 127.0.0.1");
+                let time = times[usize::from(!is_first)];
+                let body_sent = if body == "12345" { "" } else { body };
+                format!(
+                    "HTTP/1.1 {status}\r\nContent-Length: {}\r\n{time}Connection: close\r\n\r\n{body_sent}",
+                    body.len()
+                )
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn virtual_hosts_are_told_apart() {
+    let Some(all) = Transfers::start(LOCAL) else { return };
+    let [old, new] = [
+        "Last-Modified: Fri, 27 Nov 2026 21:57:17 GMT\r\n",
+        "Last-Modified: Fri, 27 Nov 2026 21:57:18 GMT\r\n",
+    ];
+    for (times, state) in [([old, new], "FINISHED"), ([old, old], "FAILED"), (["", ""], "FAILED")] {
+        let port = virtual_hosts(times);
+        let [source, destination] =
+            ["127.0.0.1", "localhost"].map(|host| format!("http://{host}:{port}/f"));
+        let job = all.copy(&source, &destination, &["--overwrite"]);
+        assert_eq!(job["job_state"], state, "{times:?}: {job}");
+    }
 }
 
 #[test]

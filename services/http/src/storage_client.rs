@@ -20,9 +20,9 @@ use tokio::time::timeout;
 
 use crate::client::{AGENT_NAME, ClientConnection, HttpError, Url};
 
-mod collection;
 mod connections;
 mod error;
+mod properties;
 
 pub use connections::StorageConnections;
 pub use error::{AdmissionError, StorageError};
@@ -175,28 +175,40 @@ impl StorageClient {
         if [url, answered].into_iter().any(Url::has_final_slash) {
             return true;
         }
+        let document = self.properties(url, headers).await;
+        document.is_some_and(|document| properties::is_collection(&document))
+    }
+
+    /// Returns the time of the last change of a file by `PROPFIND`: XRootD leaves it out of answers to `HEAD`.
+    pub async fn last_modified(&self, url: &Url, headers: &HeaderMap) -> Option<String> {
+        let document = self.properties(url, headers).await?;
+        properties::last_modified(&document)
+    }
+
+    /// Asks for the properties of a resource by WebDAV; none if its server knows none.
+    async fn properties(&self, url: &Url, headers: &HeaderMap) -> Option<Vec<u8>> {
         let mut headers = headers.clone();
         headers.insert(HeaderName::from_static("depth"), HeaderValue::from_static("0"));
         let method = Method::from_bytes(b"PROPFIND").expect("a method");
         let asked = async {
             let mut response = self.request(&method, url, &headers).await?;
             if response.status != StatusCode::MULTI_STATUS {
-                return Ok(false);
+                return Ok(None);
             }
             let mut body = Vec::new();
             response.body.read_into(&mut body, PROPERTIES_BYTES_MAX).await?;
-            Ok::<_, StorageError>(collection::is_in(&body))
+            Ok::<_, StorageError>(Some(body))
         };
         match timeout(PROPERTIES_TIMEOUT, asked).await {
-            Ok(Ok(is_collection)) => is_collection,
+            Ok(Ok(document)) => document,
             // Servers of other protocols may do so.
             Ok(Err(error)) => {
                 tracing::debug!("{url}: no answer to PROPFIND: {error}");
-                false
+                None
             }
             Err(_) => {
                 tracing::debug!("{url}: no answer to PROPFIND in time");
-                false
+                None
             }
         }
     }

@@ -17,6 +17,7 @@ use penstock_http::storage_client::{StorageResponse, WANT_DIGEST};
 use tokio::time::timeout;
 
 use super::partial_copy::PartialCopy;
+use super::same_file::{has_replaced_source, is_source};
 use super::storage::{FtsCopyError, FtsStorages, parse_url, refusal};
 use crate::repository::fts::{FtsFileRow, FtsJobRow};
 
@@ -54,7 +55,9 @@ pub(super) struct StorageFile {
     pub(super) size: Option<i64>,
     pub(super) digest: Option<String>,
     pub(super) etag: Option<HeaderValue>,
-    /// Time since its last change, by the clock of the storage.
+    /// Time of its last change, as the storage writes it.
+    pub(super) modified: Option<String>,
+    /// Time since then, by the clock of the storage.
     pub(super) age: Option<Duration>,
 }
 
@@ -107,10 +110,11 @@ pub(super) async fn facts(
     let size = response.header("content-length").and_then(|text| text.parse().ok());
     let etag = response.headers.get(header::ETAG).cloned();
     let answered = response.url.clone();
+    let modified = response.header("last-modified").map(str::to_owned);
     let time = |name| httpdate::parse_http_date(response.header(name)?).ok();
     let age = time("date").zip(time("last-modified"));
     let age = age.map(|(now, changed)| now.duration_since(changed).unwrap_or_default());
-    Ok(StorageFile { answered, size, digest, etag, age })
+    Ok(StorageFile { answered, size, digest, etag, modified, age })
 }
 
 /// Copies a file and compares its size and checksum; `moved` takes the bytes moved so far.
@@ -147,6 +151,10 @@ pub(crate) async fn copy(
     if let Some(checksum) = asked {
         let end = format!("source {source}");
         compare(end, checksum, checksum.value.as_deref(), at_source.digest.as_deref())?;
+    }
+    let ends = [(&source, source_token.as_ref()), (&destination, destination_token.as_ref())];
+    if job.overwrite && is_source(client, ends, &at_source).await {
+        return Err(FtsCopyError::SameFile);
     }
     let part = PartialCopy {
         at: (&destination, destination_token.as_ref()),
@@ -235,7 +243,7 @@ pub(crate) async fn copy(
     };
     let token = destination_token.as_ref();
     let now = facts(client, &source, source_token.as_ref(), None, "source", file.size).await;
-    let deleted = match now.map(|now| is_same_file(&at_source, &now, &at_target)) {
+    let deleted = match now.map(|now| has_replaced_source(&at_source, &now, &at_target)) {
         Ok(false) => delete_copy(client, &destination, token, at_target.etag.as_ref()).await,
         Ok(true) => Err(FtsCopyError::SameFile),
         // What is at the destination may be all that is left.
@@ -245,12 +253,6 @@ pub(crate) async fn copy(
         Ok(()) => FtsCopyError::DeletedCopy { fault, has_replaced: job.overwrite },
         Err(error) => FtsCopyError::WrongCopy { fault, error: Box::new(error) },
     })
-}
-
-/// Returns true if both ends are one file under two names: the copy has changed its source, or their ETags agree.
-fn is_same_file(before: &StorageFile, source: &StorageFile, target: &StorageFile) -> bool {
-    let has_changed_alike = source.size != before.size && source.size == target.size;
-    has_changed_alike || source.etag.is_some() && source.etag == target.etag
 }
 
 /// Deletes the part of a copy that was ended early. Its storage has moved bytes with `Overwrite: F`, so that it made the

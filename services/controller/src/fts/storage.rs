@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -175,6 +176,16 @@ impl FtsStorages {
         headers: &HeaderMap,
     ) -> bool {
         self.client.is_collection(url, answered, headers).await
+    }
+
+    /// Returns the time of the last change of a file as WebDAV tells it.
+    pub(crate) async fn last_modified(&self, url: &Url, headers: &HeaderMap) -> Option<String> {
+        self.client.last_modified(url, headers).await
+    }
+
+    /// Returns the addresses of the server of a URL; none where its name is not known or not admitted.
+    pub(crate) async fn addresses(&self, url: &Url) -> Vec<SocketAddr> {
+        self.client.resolve(url).await.unwrap_or_default()
     }
 
     /// Asks for properties of a file of `size` bytes.

@@ -4,12 +4,11 @@ use aws_lc_rs::digest;
 use penstock_control::fts::checksum::FtsChecksum;
 use penstock_control::fts::state::FtsJobState;
 use penstock_control::fts::submission::{FtsSubmission, FtsTransfer};
-use penstock_http::Url;
 use penstock_http::storage_client::{AdmissionError, StorageAdmission};
-use percent_encoding::percent_decode_str;
 
 use super::policy::FtsPolicy;
 use super::route::{AgentRoute, RouteError};
+use super::same_file::FileName;
 use super::storage::{FtsCopyError, parse_url};
 use super::token_key::{TokenEnd, TokenKey};
 use crate::config::Config;
@@ -151,21 +150,6 @@ pub(super) enum SubmissionError {
     SameFile(String, String),
 }
 
-/// Server and decoded path of a file, without empty segments and the query.
-fn file_name(url: &Url) -> (bool, String, u16, Vec<Vec<u8>>) {
-    let (host, port) = url.host_and_port();
-    let path = url.path().split('?').next().unwrap_or_default();
-    let mut names: Vec<Vec<u8>> = Vec::new();
-    for name in path.split('/').map(|name| percent_decode_str(name).collect::<Vec<u8>>()) {
-        match name.as_slice() {
-            b"" | b"." => {}
-            b".." => drop(names.pop()),
-            _ => names.push(name),
-        }
-    }
-    (url.is_encrypted(), host.to_ascii_lowercase(), port, names)
-}
-
 fn file(
     transfer: FtsTransfer,
     policy: &FtsPolicy,
@@ -184,7 +168,7 @@ fn file(
         let (source, destination) = (parse_url(urls[0])?, parse_url(urls[1])?);
         policy.check_url(&source)?;
         policy.check_url(&destination)?;
-        if file_name(&source) == file_name(&destination) {
+        if FileName::of(&source) == FileName::of(&destination) {
             return Err(SubmissionError::SameFile(source.to_string(), destination.to_string()));
         }
     }
@@ -313,17 +297,5 @@ mod tests {
         // As an older version stored it.
         assert!(is_in_pair("davs://[::1] davs://b.org", &banned_storage("https://b.org:443")));
         assert!(!is_of_storage("http://b.org/f", "https://b.org"));
-    }
-
-    #[test]
-    fn names_of_one_file_agree() {
-        let name = |text| file_name(&parse_url(text).unwrap());
-        let one = name("https://a.org/d/f");
-        for same in ["davs://A.org:443//d/%2e/f?x=y", "https://a.org/%64/x/../f/"] {
-            assert_eq!(name(same), one, "{same}");
-        }
-        for other in ["http://a.org:443/d/f", "https://a.org:8443/d/f", "https://a.org/d/F"] {
-            assert_ne!(name(other), one, "{other}");
-        }
     }
 }
