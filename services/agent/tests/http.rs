@@ -305,6 +305,19 @@ fn statuses_match_documentation() {
 }
 
 #[test]
+fn scheme_without_token_gets_401() {
+    let running = start("127.0.0.1:0", MetricsAccess::Loopback);
+    for (credentials, status) in [("", "200"), ("Authorization: Bearer\r\n", "401")] {
+        let request = format!(
+            "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:8621\r\n{credentials}Connection: close\r\n\r\n"
+        );
+        let answer = raw::exchange(running.address, request.as_bytes());
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert_eq!(answer.contains("the credentials have no token"), status == "401", "{answer}");
+    }
+}
+
+#[test]
 fn disks_are_listed_with_reasons() {
     let running = start("127.0.0.1:0", MetricsAccess::Loopback);
     let connection = "/api/v1/disks/run-7/connection";

@@ -180,6 +180,9 @@ async fn readiness(State(api): State<Arc<DaemonApi>>) -> Result<&'static str, Pr
     }
 }
 
+/// Refusal of credentials without a token, which are not those of an anonymous client.
+const NO_TOKEN: &str = "the credentials have no token: Authorization: Bearer TOKEN";
+
 /// Authenticates a request, bounds its time and counts the response.
 async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Next) -> Response {
     let connection = request.extensions().get::<HttpConnection>().cloned();
@@ -263,6 +266,9 @@ fn allowed(api: &DaemonApi, request: &Request) -> Result<(), ProblemDetails> {
             Err(error) => Err(ProblemDetails::unauthorized(error.to_string())),
         };
     };
+    if token.is_empty() {
+        return Err(ProblemDetails::unauthorized(NO_TOKEN));
+    }
     match api.bearers.issued_access(token) {
         Some(IssuedAccess::Operate) => return Ok(()),
         Some(IssuedAccess::Read) if reads(request) => return Ok(()),
@@ -335,6 +341,7 @@ fn reads(request: &Request) -> bool {
 /// The caller of a role that does its own authorisation.
 fn caller(api: &DaemonApi, request: &Request) -> ApiCaller {
     match bearer(request.headers()) {
+        Some("") => ApiCaller::Unauthorized(NO_TOKEN.to_owned()),
         Some(token) if api.bearers.is_owner(token) => ApiCaller::Owner,
         Some(token) => ApiCaller::Bearer(token.to_owned()),
         None => match api.reading.allows(request) {

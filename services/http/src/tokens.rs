@@ -498,11 +498,11 @@ pub fn hex(bytes: &[u8]) -> String {
     digits.map(|digit| char::from(HEX_DIGITS[usize::from(digit)])).collect()
 }
 
-/// Returns the bearer token of a request.
+/// Returns the bearer token of a request; an empty one where the scheme stands alone.
 #[must_use]
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
+    let (scheme, token) = value.split_once(' ').unwrap_or((value, ""));
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
