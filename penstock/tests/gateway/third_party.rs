@@ -338,6 +338,41 @@ fn early_confirmation_is_a_failure() {
     assert_failure(&copy(&site, "f", &headers), "answered after 0 of 9000000 bytes");
 }
 
+/// 202 is no confirmation: only a digest of the other server is one.
+#[test]
+fn accepted_upload_needs_checksum() {
+    let site = Site::with("", ANYWHERE);
+    // Without content no request waits for 100 Continue.
+    fs::write(site.data.join("f"), b"").unwrap();
+    for (digest, end) in [
+        ("Digest: adler32=00000001\r\n", None),
+        ("Digest: adler32=00000002\r\n", Some("checksum mismatch")),
+        ("", Some("not stored it yet (202 Accepted): no checksum to compare")),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = format!("http://{}/f", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            loop {
+                serve_once(&listener, |request| {
+                    let (status, digest) = match request.head.starts_with("PUT") {
+                        true => ("202 Accepted", ""),
+                        false => ("200 OK", digest),
+                    };
+                    format!(
+                        "HTTP/1.1 {status}\r\nContent-Length: 0\r\n{digest}Connection: close\r\n\r\n"
+                    )
+                });
+            }
+        });
+        let headers = [("Destination", to.as_str()), ("RequireChecksumVerification", "false")];
+        let response = copy(&site, "f", &headers);
+        match end {
+            None => assert_success(&response),
+            Some(words) => assert_failure(&response, words),
+        }
+    }
+}
+
 #[test]
 fn end_of_source_is_certain() {
     let site = Site::new();

@@ -57,7 +57,7 @@ use mover_pull::{MoverPull, MoverTarget};
 use mover_push::{MoverPush, MoverSource};
 use mover_session::{FILE_BYTES_MIN, PROTOCOL_HEADER};
 use pull::{HttpPull, PulledFile, SourceError, inspect, remote_digests};
-use push::HttpPush;
+use push::{HttpPush, PushAnswer};
 use remote::problem;
 use request::ChecksumVerification;
 
@@ -108,6 +108,9 @@ pub(crate) enum CopyFailure {
     /// The other server confirmed a file that it had not received.
     #[error("the other server answered after {sent} of {bytes} bytes")]
     EarlyAnswer { sent: u64, bytes: u64 },
+    /// The other server has not confirmed that it stored the file.
+    #[error("it has accepted the file, and not stored it yet (202 Accepted): {0}")]
+    Unconfirmed(Box<Self>),
     /// A copy within this server, with the text of its problem.
     #[error("{0}")]
     Within(String),
@@ -142,9 +145,11 @@ impl CopyFailure {
     fn of(&self, ends: &CopyPaths) -> String {
         match self {
             Self::Within(text) => text.clone(),
-            Self::Remote(_) | Self::Broken(_) | Self::EarlyAnswer { .. } | Self::NoChecksum(_) => {
-                format!("{}: {self}", ends.remote)
-            }
+            Self::Remote(_)
+            | Self::Broken(_)
+            | Self::EarlyAnswer { .. }
+            | Self::NoChecksum(_)
+            | Self::Unconfirmed(_) => format!("{}: {self}", ends.remote),
             _ => format!("{}: {self}", ends.shown),
         }
     }
@@ -491,7 +496,15 @@ async fn push_file(
                     ChecksumVerification::IfOffered | ChecksumVerification::Off => Ok(()),
                     ChecksumVerification::Required => {
                         let file = (Arc::new(file), bytes);
-                        compare(&gateway, &client, &copy, file, algorithm).await
+                        compare(
+                            &gateway,
+                            &client,
+                            &copy,
+                            ChecksumVerification::Required,
+                            file,
+                            algorithm,
+                        )
+                        .await
                     }
                 }
             };
@@ -515,13 +528,22 @@ async fn push_file(
     let before = fs::stat_file(&file).map_err(|error| failed(&shown, &error))?;
     let gateway = Arc::clone(gateway);
     let job = async move {
-        push.run(&client).await?;
+        let answer = push.run(&client).await?;
         let after = fs::stat_file(&file).map_err(CopyFailure::Local)?;
         if (after.size, after.mtime) != (before.size, before.mtime) {
             return Err(CopyFailure::Local(io::Error::other("the source changed during the copy")));
         }
-        if copy.verification != ChecksumVerification::Off {
-            compare(&gateway, &client, &copy, (file, bytes), algorithm).await?;
+        let verification = match answer {
+            PushAnswer::Stored => copy.verification,
+            PushAnswer::Accepted => ChecksumVerification::Required,
+        };
+        if verification != ChecksumVerification::Off {
+            let file = (file, bytes);
+            let compared = compare(&gateway, &client, &copy, verification, file, algorithm).await;
+            compared.map_err(|failure| match answer {
+                PushAnswer::Stored => failure,
+                PushAnswer::Accepted => CopyFailure::Unconfirmed(Box::new(failure)),
+            })?;
         }
         running.finish(1, bytes);
         Ok(())
@@ -544,11 +566,12 @@ async fn compare(
     gateway: &Gateway,
     client: &StorageClient,
     copy: &CopyRequest,
+    verification: ChecksumVerification,
     (file, bytes): (Arc<std::fs::File>, u64),
     algorithm: Algorithm,
 ) -> Result<(), CopyFailure> {
     let offered = remote_digests(client, &copy.remote, Some(bytes), &[algorithm]).await;
-    let offered = comparable(offered, copy.verification, &[algorithm])?;
+    let offered = comparable(offered, verification, &[algorithm])?;
     let Some((_, there)) = offered.into_iter().next() else { return Ok(()) };
     let here = gateway.digest(file, algorithm).await.map_err(CopyFailure::Local)?;
     match here {

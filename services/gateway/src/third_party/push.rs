@@ -43,6 +43,20 @@ const TAIL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Attempts of an upload whose connection breaks.
 const ATTEMPTS_MAX: usize = 3;
 
+/// Answer of the other server to the whole file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PushAnswer {
+    Stored,
+    /// 202: it may yet fail to store the file (RFC 9110 section 15.3.3).
+    Accepted,
+}
+
+/// End of one request.
+enum PushStep {
+    End(PushAnswer),
+    Redirect(String),
+}
+
 /// A file of this server that is put to another one.
 pub(crate) struct HttpPush {
     pub(crate) file: Arc<File>,
@@ -93,8 +107,8 @@ impl BodyAccount for PushAccount {
 }
 
 impl HttpPush {
-    /// Sends the whole file; returns when the other server has confirmed it.
-    pub(crate) async fn run(&self, client: &StorageClient) -> Result<(), CopyFailure> {
+    /// Sends the whole file; returns when the other server has answered.
+    pub(crate) async fn run(&self, client: &StorageClient) -> Result<PushAnswer, CopyFailure> {
         let delays_tail = self.url.is_encrypted() && is_xrootd(client, &self.url).await?;
         for _ in 1..ATTEMPTS_MAX {
             match self.attempt(client, delays_tail).await {
@@ -107,24 +121,30 @@ impl HttpPush {
         self.attempt(client, delays_tail).await
     }
 
-    async fn attempt(&self, client: &StorageClient, delays_tail: bool) -> Result<(), CopyFailure> {
+    async fn attempt(
+        &self,
+        client: &StorageClient,
+        delays_tail: bool,
+    ) -> Result<PushAnswer, CopyFailure> {
         let mut at = self.url.clone();
         for _ in 0..=REDIRECTS_MAX {
             match self.put(client, &at, delays_tail).await? {
-                None => return Ok(()),
-                Some(location) => at = at.redirected(&location).map_err(StorageError::from)?,
+                PushStep::End(answer) => return Ok(answer),
+                PushStep::Redirect(location) => {
+                    at = at.redirected(&location).map_err(StorageError::from)?
+                }
             }
         }
         Err(StorageError::Http(HttpError::Redirects(REDIRECTS_MAX)).into())
     }
 
-    /// Sends the file to one server; returns the location to which it redirects.
+    /// Sends the file to one server.
     async fn put(
         &self,
         client: &StorageClient,
         at: &Url,
         delays_tail: bool,
-    ) -> Result<Option<String>, CopyFailure> {
+    ) -> Result<PushStep, CopyFailure> {
         let mut connection = client.connect(at).await?;
         let clone = || connection.socket().and_then(|socket| socket.try_clone().ok());
         let tail_socket = clone().filter(|_| delays_tail);
@@ -152,14 +172,18 @@ impl HttpPush {
             () = self.stalled() => return Err(StorageError::Silent(STALL_TIMEOUT).into()),
         };
         if let Some(location) = location(&response) {
-            return Ok(Some(location));
+            return Ok(PushStep::Redirect(location));
         }
         if !response.status().is_success() {
             return Err(status_error(response).await.into());
         }
+        let answer = match response.status() {
+            StatusCode::ACCEPTED => PushAnswer::Accepted,
+            _ => PushAnswer::Stored,
+        };
         let sent = sent_bytes.load(Ordering::Relaxed);
         match sent == self.bytes {
-            true => Ok(None),
+            true => Ok(PushStep::End(answer)),
             false => Err(CopyFailure::EarlyAnswer { sent, bytes: self.bytes }),
         }
     }
