@@ -2,6 +2,7 @@
 
 mod hostile;
 pub(crate) mod raw;
+mod tls;
 pub(crate) mod uproot;
 
 use std::fs;
