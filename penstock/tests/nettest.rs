@@ -1,7 +1,7 @@
 //! `penstock nettest`: the binary over real sockets.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -424,6 +424,32 @@ fn garbage_is_dropped_with_reason() {
     send(b"PENSTOCK\x00\x02\x03\x00\x00\x00\x00\x00\x00\x00\x00\x02{}");
     assert!(listener.log_line("failed").contains("not a message"));
     assert_eq!(listener.test(&["-n", "1000"])["bytes"], 1000);
+}
+
+#[test]
+fn other_programs_are_named() {
+    for (answer, words) in [
+        (&b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"[..], "it speaks HTTP"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "it speaks TLS"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "it speaks SSH"),
+        (b"220 mail.example.org ESMTP\r\n", "no penstock listener"),
+        (b"", "closed the connection without an answer"),
+    ] {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap().to_string();
+        let serving = std::thread::spawn(move || {
+            let (mut stream, _) = server.accept().unwrap();
+            // It reads only the beginning, as servers of other protocols do, so that the rest resets the connection.
+            stream.read_exact(&mut [0; 16]).unwrap();
+            stream.write_all(answer).unwrap();
+        });
+        let output = penstock().args(["nettest", &address]).output().unwrap();
+        serving.join().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let line = only_line(&output.stderr);
+        assert!(line.contains(&address) && line.contains(words), "{line}");
+        assert!(line.contains("--iperf3"), "{line}");
+    }
 }
 
 /// Client with frequent interval lines, which has printed its first one. The kernel holds its further ones.

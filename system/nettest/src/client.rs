@@ -1,6 +1,6 @@
 //! Client: connects, proposes a test, opens its data connections and runs it.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::datagram::StreamHello;
 use crate::iperf3;
-use crate::message::{Message, StreamRole};
+use crate::message::{ForeignProtocol, Message, StreamRole};
 use crate::params::TestParams;
 use crate::report::{Interval, Report, role_of};
 use crate::session::{
@@ -192,9 +192,12 @@ pub fn run(
         let local = control.socket().local_addr().map_err(NettestError::Local)?;
         RdmaAdapter::for_address(local)?;
     }
-    control.send(&Message::Propose { software, params: params.clone() })?;
+    // Another program may have answered and closed by now: its answer says more than an error here.
+    let _ = control.send(&Message::Propose { software, params: params.clone() });
     let at_peer = |error| match error {
-        error @ (NettestError::Silent(_)
+        error @ (NettestError::Foreign(_)
+        | NettestError::Unanswered(_)
+        | NettestError::Silent(_)
         | NettestError::Stalled(_)
         | NettestError::Unacknowledged(_)
         | NettestError::ControlLost(_)) => NettestError::Listener { peer, error: error.into() },
@@ -212,7 +215,9 @@ pub fn run(
         receive_until(control, Instant::now() + answer_timeout)
             .map_err(|error| unanswered(control, error))
     };
-    let test_id = match receive(&control)? {
+    let first = receive_until(&control, Instant::now() + answer_timeout)
+        .map_err(|error| unanswered(&control, of_first_answer(error)));
+    let test_id = match first? {
         Message::Accepted { software, rdma: false, .. } if params.rdma.is_some() => {
             return Err(NettestError::RdmaUnknown(software));
         }
@@ -247,6 +252,17 @@ pub fn run(
     let mut outcome = session::run(params, sockets, control, share, &listener, stop, on_interval)?;
     let failure = outcome.failure.take().map(at_peer).or_else(|| stream_failure(&outcome));
     Report::new(peer.to_string(), params, &outcome, intervals).unless(failure)
+}
+
+/// Names a program that is no listener where its first answer shows that.
+fn of_first_answer(error: NettestError) -> NettestError {
+    let NettestError::ControlLost(error) = error else { return error };
+    let protocol = error.get_ref().and_then(|inner| inner.downcast_ref::<ForeignProtocol>());
+    match protocol {
+        Some(protocol) => NettestError::Foreign(*protocol),
+        None if error.kind() == io::ErrorKind::InvalidData => NettestError::ControlLost(error),
+        None => NettestError::Unanswered(error),
+    }
 }
 
 /// Failure of a stream, as the end that failed first reports it.

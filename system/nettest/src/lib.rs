@@ -111,6 +111,18 @@ pub enum NettestError {
     /// The control connection was lost.
     #[error("the control connection ended ({0}): the other end stopped, or the path to it")]
     ControlLost(#[source] io::Error),
+    /// Another program answers at the address.
+    #[error(
+        "{0}, so that it is no penstock listener: name the port of `penstock nettest --listen` there \
+         (an iperf3 server needs --iperf3)"
+    )]
+    Foreign(message::ForeignProtocol),
+    /// The other end closed the connection before its first message.
+    #[error(
+        "it closed the connection without an answer ({0}): it was stopped, or is no penstock listener \
+         (an iperf3 server needs --iperf3)"
+    )]
+    Unanswered(#[source] io::Error),
     /// The other end does not answer.
     #[error(
         "connected, and no answer for {0:.1} s: the other end hangs, or is no penstock listener of this release \

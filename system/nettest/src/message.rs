@@ -7,6 +7,7 @@
 use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::params::TestParams;
 use crate::rdma::RdmaStreamReport;
@@ -70,6 +71,35 @@ pub enum Message {
         /// Reason for the failure.
         reason: String,
     },
+}
+
+/// Protocol of bytes that begin no message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum ForeignProtocol {
+    /// A response of HTTP.
+    #[error("it speaks HTTP")]
+    Http,
+    /// An alert of TLS.
+    #[error("it speaks TLS")]
+    Tls,
+    /// The version of an SSH server.
+    #[error("it speaks SSH")]
+    Ssh,
+    /// Another one, read as the length of a message.
+    #[error("a message of {0} bytes, the limit is {MESSAGE_BYTES_MAX}")]
+    Unknown(u32),
+}
+
+impl ForeignProtocol {
+    const fn of(first: [u8; 4]) -> Self {
+        match first {
+            [b'H', b'T', b'T', b'P'] => Self::Http,
+            // RFC 8446 section 5.1: alert, any version.
+            [21, 3, ..] => Self::Tls,
+            [b'S', b'S', b'H', b'-'] => Self::Ssh,
+            other => Self::Unknown(u32::from_be_bytes(other)),
+        }
+    }
 }
 
 /// Role of an end of a stream.
@@ -178,13 +208,11 @@ pub fn write_message(writer: &mut impl Write, message: &Message) -> io::Result<(
 /// # Errors
 /// Errors of the socket; `InvalidData` for a bad length or text.
 pub fn read_message(reader: &mut impl Read) -> io::Result<Message> {
-    let mut length = [0; 4];
-    reader.read_exact(&mut length)?;
-    let length = u32::from_be_bytes(length) as usize;
+    let mut bytes = [0; 4];
+    reader.read_exact(&mut bytes)?;
+    let length = u32::from_be_bytes(bytes) as usize;
     if length > MESSAGE_BYTES_MAX {
-        return Err(invalid(format!(
-            "a message of {length} bytes, the limit is {MESSAGE_BYTES_MAX}"
-        )));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, ForeignProtocol::of(bytes)));
     }
     let mut json = vec![0; length];
     reader.read_exact(&mut json)?;
