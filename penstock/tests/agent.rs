@@ -275,6 +275,38 @@ fn sighup_renews_the_certificate() {
     assert_eq!(login(&renewed), 0);
 }
 
+#[test]
+fn sighup_renews_the_agents_own_certificate() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let agent = start(&state, directory.path());
+    let token = std::fs::read_to_string(state.join("token")).unwrap();
+    let shown = || {
+        let request = TestRequest::new(&agent.http, "GET", "/api/v1/agent");
+        request.token(token.trim()).send().json()["fingerprint"].as_str().unwrap().to_owned()
+    };
+    let renewed = |before: &str| {
+        agent.signal("HUP");
+        wait_until("another fingerprint", Duration::from_secs(20), || {
+            Some(shown()).filter(|now| now != before)
+        })
+    };
+    for name in ["agent.crt", "agent.key"] {
+        std::fs::remove_file(state.join(name)).unwrap();
+    }
+    let made = renewed(&agent.fingerprint);
+    let replaced = HostCertificate::new();
+    write_private(&state.join("agent.key"), std::fs::read(replaced.path("host.key")).unwrap());
+    std::fs::copy(replaced.path("host.pem"), state.join("agent.crt")).unwrap();
+    let second = renewed(&made);
+    std::fs::remove_file(state.join("agent.key")).unwrap();
+    agent.signal("HUP");
+    wait_until("an error in the log", Duration::from_secs(20), || {
+        agent.log().contains("agent.key is gone").then_some(())
+    });
+    assert_eq!(shown(), second);
+}
+
 /// The SHA-256 of a text in hexadecimal digits, by another program.
 fn sha256(text: &str) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();

@@ -255,7 +255,7 @@ impl RunningDaemon {
     }
 
     /// Runs until SIGTERM or SIGINT, then ends the roles; a second signal meanwhile ends the process with exit code 1.
-    /// SIGHUP reads the configured certificate again, and reloads each role.
+    /// SIGHUP reads the certificate again, and reloads each role.
     pub fn run(self) {
         let Self { runtime, hold, mut signals, roles, serving, stop, .. } = self;
         let renew = || renew_identity(&self.identity, self.identity_files.as_ref(), &self.state);
@@ -298,15 +298,24 @@ impl RunningDaemon {
     }
 }
 
-/// Takes over the configured certificate and its key, if they have changed: new connections get them.
+/// Takes over the configured certificate and its key, or those of the state directory, if they have changed: new
+/// connections get them.
 fn renew_identity(
     identity: &Identity,
     files: Option<&IdentityFiles>,
     state: &StateDir,
 ) -> Result<(), DaemonError> {
-    let Some(files) = files else { return Ok(()) };
-    let (certificate, key) = files.read()?;
-    state.install_identity(&certificate, &key)?;
+    let (certificate, key) = match files {
+        Some(files) => {
+            let (certificate, key) = files.read()?;
+            state.install_identity(&certificate, &key)?;
+            (certificate, key)
+        }
+        None => {
+            let identity = state.stored_identity()?;
+            (identity.certificate_pem(), identity.key_pem())
+        }
+    };
     let renewed = identity.renew(&certificate, &key).map_err(io::Error::other)?;
     if renewed {
         tracing::info!(

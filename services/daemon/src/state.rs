@@ -253,6 +253,15 @@ impl StateDir {
         Ok(())
     }
 
+    /// The agent's identity as the files have it now; a new one where the certificate was removed.
+    ///
+    /// # Errors
+    /// As [`Self::credentials`].
+    pub fn stored_identity(&self) -> Result<Identity, StateError> {
+        let _lock = self.lock()?;
+        self.identity()
+    }
+
     fn identity(&self) -> Result<Identity, StateError> {
         let failed = |fault: StateFault| fault.at(self.path.join(CERTIFICATE));
         match (self.read(CERTIFICATE)?, self.read_secret(KEY)?) {
