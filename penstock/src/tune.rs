@@ -44,7 +44,7 @@ enum TuneCommand {
     )]
     History {
         /// Number of transfers, the latest
-        #[arg(long, default_value_t = 50, value_name = "N")]
+        #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         last: u32,
         /// Print JSON: {"transfers": [...]}; docs/json.md has its fields
         #[arg(long)]

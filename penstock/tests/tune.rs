@@ -97,6 +97,8 @@ fn history_outlives_its_agent() {
     assert_eq!(rows.as_array().unwrap().len(), 1);
     let table = tune(&env, &["history"]).good();
     assert!(table.output.contains("STARTED") && table.output.contains("done"), "{table:?}");
+    let none = tune(&env, &["history", "--last", "0"]);
+    assert!(none.code == 2 && none.error.contains("0 is not in 1.."), "{none:?}");
     let csv = env.path("history.csv");
     tune(&env, &["export", csv.to_str().unwrap()]).good();
     let text = fs::read_to_string(&csv).unwrap();
@@ -109,6 +111,15 @@ fn history_outlives_its_agent() {
 }
 
 #[test]
+fn unusable_history_names_the_remedy() {
+    let env = TestEnv::new();
+    fs::create_dir_all(env.state.join("history.db")).unwrap();
+    let refused = tune(&env, &["history"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.error.contains("PENSTOCK_STATE"), "{refused:?}");
+}
+
+#[test]
 fn refusal_names_model_too() {
     let env = TestEnv::new();
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/forecast/tests/data/model.json");
@@ -117,6 +128,7 @@ fn refusal_names_model_too() {
     assert_eq!(refused.code, 1, "{refused:?}");
     assert!(refused.error.contains("0 transfers between these hosts"), "{refused:?}");
     assert!(refused.error.contains("model.json: the model needs files"), "{refused:?}");
+    assert!(refused.error.contains("--files N"), "{refused:?}");
 }
 
 #[test]

@@ -13,7 +13,8 @@ use anyhow::{Context, bail};
 use penstock_agent::history::HistoryRow;
 use penstock_forecast::online::{self, ForecastRequest};
 use penstock_forecast::{
-    MODEL_BYTES_MAX, ModelBundle, ModelForecast, PastTransfer, TransferFeatures, pair_rates_before,
+    MODEL_BYTES_MAX, ModelBundle, ModelForecast, ModelRefusal, PastTransfer, TransferFeatures,
+    UntrainedValue, pair_rates_before,
 };
 use penstock_host::load::HostLoad;
 use penstock_sys::machine::host_name;
@@ -226,7 +227,7 @@ fn predict(
                     correction: found.correction,
                 });
             }
-            Err(why) => model_refusal = Some(why.to_string()),
+            Err(why) => model_refusal = Some(model_refusal_text(&why)),
         }
     }
     PredictionJson {
@@ -246,7 +247,7 @@ fn predict_by_model(
     request: &ForecastRequest,
     model: &ModelBundle,
     args: &PredictArgs,
-) -> Result<ModelForecast, penstock_forecast::ModelRefusal> {
+) -> Result<ModelForecast, ModelRefusal> {
     let pair: Vec<&PastTransfer> = history.iter().filter(|one| request.is_of_pair(one)).collect();
     let with_rates = |features: TransferFeatures, time_s: f64| {
         let rates = pair_rates_before(pair.iter().copied(), time_s);
@@ -278,6 +279,16 @@ fn predict_by_model(
         ..before
     };
     model.forecast(&with_rates(features, now_s), &recent)
+}
+
+/// Reason of a model, with the option that helps.
+fn model_refusal_text(why: &ModelRefusal) -> String {
+    match why {
+        ModelRefusal::Value(UntrainedValue::Missing(name @ ("files" | "streams"))) => {
+            format!("{why}: give --{name} N")
+        }
+        _ => why.to_string(),
+    }
 }
 
 fn show(forecast: &ForecastJson, prediction: &PredictionJson) -> io::Result<()> {

@@ -72,9 +72,13 @@ pub(super) enum HistoryFault {
 
 /// Remedy for a fault of the database.
 fn remedy(error: &sqlx::Error) -> &'static str {
-    match is_damage(error) {
-        true => ": the agent renames it and begins a new one when it next writes",
-        false => "",
+    const SQLITE_CANTOPEN: i32 = 14;
+    match code(error) {
+        _ if is_damage(error) => ": the agent renames it and begins a new one when it next writes",
+        Some(SQLITE_CANTOPEN) => {
+            ": run this as the agent's user, and set PENSTOCK_STATE to its state directory"
+        }
+        _ => "",
     }
 }
 
@@ -136,10 +140,13 @@ fn is_damaged(error: &HistoryError) -> bool {
 
 /// True for SQLITE_CORRUPT and SQLITE_NOTADB.
 fn is_damage(error: &sqlx::Error) -> bool {
-    let sqlx::Error::Database(error) = error else { return false };
+    matches!(code(error), Some(11 | 26))
+}
+
+fn code(error: &sqlx::Error) -> Option<i32> {
+    let sqlx::Error::Database(error) = error else { return None };
     // The lower eight bits are the primary code.
-    let code = error.code().and_then(|code| code.parse::<i32>().ok());
-    matches!(code.map(|code| code & 0xFF), Some(11 | 26))
+    error.code()?.parse::<i32>().ok().map(|code| code & 0xFF)
 }
 
 /// Renames a damaged file, so that an operator can repair it.
