@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::http::HeaderMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use penstock_mover::{CommittedUpload, JoinedUpload, UploadCondition};
@@ -55,6 +56,15 @@ pub(crate) fn algorithm(name: &str) -> Option<Algorithm> {
         _ if name.eq_ignore_ascii_case("sha256") => Some(Algorithm::Sha256),
         _ => NAMES.iter().find(is_it).map(|(algorithm, ..)| *algorithm),
     }
+}
+
+/// Returns the digest that a request asks for. Lines of one header are one list (RFC 9110 section 5.3).
+pub(crate) fn wanted_by(headers: &HeaderMap) -> Option<WantedDigest> {
+    let [digest, repr_digest] = ["want-digest", "want-repr-digest"].map(|name| {
+        let lines = headers.get_all(name).iter().filter_map(|line| line.to_str().ok());
+        lines.collect::<Vec<_>>().join(",")
+    });
+    wanted(Some(&digest), Some(&repr_digest))
 }
 
 /// Evaluates `Want-Repr-Digest`, then `Want-Digest`: the known algorithm of the highest preference, the first of equals.
@@ -286,6 +296,18 @@ mod tests {
         ] {
             assert_eq!(wanted(digest, repr), expected, "{digest:?} {repr:?}");
         }
+    }
+
+    #[test]
+    fn header_lines_are_one_list() {
+        let mut headers = HeaderMap::new();
+        for value in ["sha-512", "md5;q=0.2", "ADLER32;q=0.5"] {
+            headers.append("want-digest", value.parse().unwrap());
+        }
+        assert_eq!(wanted_by(&headers), want(Algorithm::Adler32, DigestField::Digest));
+        headers.insert("want-repr-digest", "md5=1".parse().unwrap());
+        assert_eq!(wanted_by(&headers), want(Algorithm::Md5, DigestField::ReprDigest));
+        assert_eq!(wanted_by(&HeaderMap::new()), None);
     }
 
     #[test]

@@ -14,13 +14,14 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use penstock_http::ProblemDetails;
+use penstock_http::{ProblemDetails, REQUEST_TIMEOUT};
 use penstock_mover::{ResolvedPath, is_temporary_name};
 use penstock_scopes::PathAccess;
 use penstock_sys::fs::{Dir, Entries, Kind, Stat};
 use quick_xml::events::Event;
 use quick_xml::name::ResolveResult;
 use quick_xml::reader::NsReader;
+use tokio::time::timeout;
 
 use crate::conditions::Validators;
 use crate::dispatch::{DavRequest, Gateway, blocking};
@@ -46,9 +47,13 @@ const XML: &str = "text/xml; charset=\"utf-8\"";
 const HEAD: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<D:multistatus xmlns:D=\"DAV:\" xmlns:L=\"LCGDM:\">\n";
 const TAIL: &str = "</D:multistatus>\n";
 
-/// Reads the body of a request, which must be well-formed XML if there is any.
-async fn read_body(body: Body) -> Result<Bytes, ProblemDetails> {
-    let bytes = axum::body::to_bytes(body, BODY_BYTES_MAX).await;
+/// Reads the body of a request, which must be well-formed XML if there is any. It has to arrive within `limit`.
+async fn read_body(body: Body, limit: Duration) -> Result<Bytes, ProblemDetails> {
+    let bytes = timeout(limit, axum::body::to_bytes(body, BODY_BYTES_MAX)).await;
+    let bytes = bytes.map_err(|_| {
+        let text = format!("the body did not arrive within {} s", limit.as_secs());
+        ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, text)
+    })?;
     bytes.map_err(|_| {
         ProblemDetails::new(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -176,7 +181,7 @@ pub(crate) async fn find(
             ));
         }
     };
-    let wanted = WantedProperties::of(&read_body(body).await?)?;
+    let wanted = WantedProperties::of(&read_body(body, REQUEST_TIMEOUT).await?)?;
     let mut path = request.path.bytes().to_vec();
     // One entry says no more than HEAD; gfal2 asks for it before it uploads.
     let access = if with_members { PathAccess::List } else { PathAccess::Stat };
@@ -417,7 +422,7 @@ pub(crate) async fn patch(
     request: &DavRequest,
     body: Body,
 ) -> Result<Response, ProblemDetails> {
-    let body = read_body(body).await?;
+    let body = read_body(body, REQUEST_TIMEOUT).await?;
     let all = elements(&body)?;
     if all.first().is_none_or(|(_, name)| name.local != "propertyupdate") {
         return Err(ProblemDetails::bad_request("the body is no DAV:propertyupdate"));
@@ -528,6 +533,13 @@ mod tests {
             let shown = String::from_utf8_lossy(invalid);
             assert_eq!(elements(invalid).unwrap_err().status, 400, "{shown}");
         }
+    }
+
+    #[tokio::test]
+    async fn slow_body_gets_408() {
+        let body = Body::from_stream(stream::pending::<io::Result<Bytes>>());
+        let problem = read_body(body, Duration::ZERO).await.unwrap_err();
+        assert_eq!(problem.status, 408, "{}", problem.detail);
     }
 
     #[test]

@@ -194,10 +194,7 @@ async fn wanted_digest(
     request: &DavRequest,
     file: &Arc<File>,
 ) -> Result<Option<(HeaderName, String)>, ProblemDetails> {
-    let field = |name| request.header(HeaderName::from_static(name));
-    let Some(wanted) = digest::wanted(field("want-digest"), field("want-repr-digest")) else {
-        return Ok(None);
-    };
+    let Some(wanted) = digest::wanted_by(&request.headers) else { return Ok(None) };
     let WantedDigest { algorithm, field } = wanted;
     let digest = gateway.digest(Arc::clone(file), algorithm).await;
     let digest = digest.map_err(|error| failed(&request.path.shown(), &error))?;

@@ -52,10 +52,7 @@ pub(crate) async fn put(
     let expected = expected_digests(request)?;
     let mut algorithms = gateway.config.digests.clone();
     algorithms.extend(expected.iter().map(|(algorithm, _)| *algorithm));
-    let wanted = digest::wanted(
-        request.header(HeaderName::from_static("want-digest")),
-        request.header(HeaderName::from_static("want-repr-digest")),
-    );
+    let wanted = digest::wanted_by(&request.headers);
     algorithms.extend(wanted.map(|wanted| wanted.algorithm));
     algorithms.sort_by_key(ToString::to_string);
     algorithms.dedup();
