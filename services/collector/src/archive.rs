@@ -2,8 +2,8 @@
 //!
 //! Receiving threads collect records and pass them on without blocking: records that the writer
 //! cannot accept are dropped and counted. A file is written under a temporary name and renamed when
-//! complete, so that readers see only complete files; incomplete ones are removed at the next
-//! start. The oldest files are removed when all exceed the limit. A failing disk costs only
+//! complete, so that readers see only complete files; incomplete ones that no collector writes are
+//! removed at the next start. The oldest files are removed when all exceed the limit. A failing disk costs only
 //! records.
 
 use std::fs;
@@ -14,8 +14,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use penstock_sys::lock::ExclusiveFileLock;
+
 use crate::config::Parquet as Config;
 use crate::error::DirectoryError;
+use crate::part_file;
 use crate::receive::LOG_INTERVAL;
 use crate::shared::unix_now;
 
@@ -130,8 +133,10 @@ pub(crate) fn open(config: Config) -> Result<(Archive, Recorder, ArchiveWriter),
     let prepare = || -> io::Result<u64> {
         fs::create_dir_all(&config.directory)?;
         for name in names_in(&config.directory, PART)? {
-            tracing::warn!("{name} in {} was cut off and is removed", config.directory.display());
-            fs::remove_file(config.directory.join(name))?;
+            if part_file::remove_abandoned(&config.directory.join(&name))? {
+                let directory = config.directory.display();
+                tracing::warn!("{name} in {directory} was cut off and is removed");
+            }
         }
         enforce_limit(&config.directory, config.bytes_max)
     };
@@ -196,6 +201,8 @@ struct OpenParquetFile {
     name: String,
     since: Instant,
     records: u64,
+    /// Until the file is complete.
+    _lock: ExclusiveFileLock,
 }
 
 /// The thread that writes files.
@@ -241,15 +248,18 @@ impl ArchiveWriter {
         let start_us = (unix_now() * 1e6) as u64;
         let name = format!("{PREFIX}{start_us}{SUFFIX}");
         let part = self.config.directory.join(format!("{PREFIX}{start_us}{PART}"));
-        match ParquetFile::create(&part) {
-            Ok(file) => {
+        let created = part_file::create(&part).and_then(|lock| {
+            let begun = lock.file().try_clone().and_then(ParquetFile::begin);
+            let begun = begun.inspect_err(|_| drop(fs::remove_file(&part)));
+            Ok((begun?, lock))
+        });
+        match created {
+            Ok((file, lock)) => {
                 let since = Instant::now();
-                self.open = Some(OpenParquetFile { file, part, name, since, records: 0 });
+                let records = 0;
+                self.open = Some(OpenParquetFile { file, part, name, since, records, _lock: lock });
             }
-            Err(error) => {
-                let _ = fs::remove_file(&part);
-                self.failed(&error, 0);
-            }
+            Err(error) => self.failed(&error, 0),
         }
     }
 

@@ -30,6 +30,7 @@ mod host_names;
 mod live;
 mod metrics;
 mod minute;
+mod part_file;
 pub mod query;
 mod query_executor;
 pub mod receive;

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use parquet::basic::Compression;
@@ -92,13 +91,13 @@ pub(super) struct ParquetFile {
 }
 
 impl ParquetFile {
-    pub(super) fn create(path: &Path) -> io::Result<Self> {
+    /// Begins an empty file.
+    pub(super) fn begin(file: File) -> io::Result<Self> {
         let columns: String =
             COLUMNS.iter().map(|(declared, _)| format!("{declared};\n")).collect();
         let schema = parse_message_type(&format!("message sample {{ {columns} }}"));
         let schema = Arc::new(schema.map_err(failed)?);
         let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
-        let file = File::create(path)?;
         let writer = SerializedFileWriter::new(file, schema, Arc::new(properties));
         Ok(Self { writer: writer.map_err(failed)? })
     }

@@ -122,6 +122,23 @@ fn files_rotate_and_oldest_are_removed() {
 }
 
 #[test]
+fn open_file_of_predecessor_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_archive, _recorder, mut writer) = open(config(dir.path())).unwrap();
+    writer.begin();
+    writer.group.push(record(1));
+    let [part] = <[PathBuf; 1]>::try_from(files(dir.path())).unwrap();
+    drop(open(config(dir.path())).unwrap());
+    assert!(part.exists());
+    let names = |id: u32| format!("exporter-{id}");
+    writer.flush(&names);
+    writer.close();
+    let [file] = <[PathBuf; 1]>::try_from(files(dir.path())).unwrap();
+    assert_eq!(file.extension().unwrap(), "parquet");
+    assert_eq!(writer.health.records.load(Ordering::Relaxed), 1);
+}
+
+#[test]
 fn unwritable_directory_costs_only_records() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("gone");

@@ -10,6 +10,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use crate::part_file;
+
 /// Most batches that wait in memory.
 pub(super) const MEMORY_MAX: usize = 60;
 
@@ -76,7 +78,7 @@ impl Spool {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.ends_with(PART) {
-                fs::remove_file(entry.path())?;
+                part_file::remove_abandoned(&entry.path())?;
             } else {
                 waiting.extend(SpooledBatch::of_name(&name, entry.metadata()?.len()));
             }
@@ -135,8 +137,9 @@ impl Spool {
 
     fn write(&self, batch: &SpooledBatch, body: &[u8]) -> io::Result<()> {
         let part = self.dir.join(format!("{}.{PART}", batch.sequence));
+        let lock = part_file::create(&part)?;
         let write = || {
-            let mut file = fs::File::create(&part)?;
+            let mut file = lock.file();
             file.write_all(body)?;
             file.sync_all()?;
             fs::rename(&part, self.dir.join(batch.name()))
