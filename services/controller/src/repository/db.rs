@@ -50,7 +50,7 @@ pub(crate) struct Database {
 pub(crate) enum OpenError {
     #[error("it is no database: write sqlite://FILE or postgres://USER@HOST/NAME")]
     UnknownKind,
-    #[error("cannot use the database: {0}")]
+    #[error("cannot use the database: {0}{remedy}", remedy = remedy(.0))]
     Connect(sqlx::Error),
     #[error("cannot create the tables of the database: {0}")]
     Migrate(sqlx::Error),
@@ -60,6 +60,20 @@ pub(crate) enum OpenError {
     Newer { version: i64, known: usize },
     #[error("the tables were made before version 0.1.0: use another database")]
     Older,
+}
+
+/// Remedy for an error of a connection.
+fn remedy(error: &sqlx::Error) -> &'static str {
+    const SQLITE_CANTOPEN: i32 = 14;
+    let code = error.as_database_error().and_then(|error| error.code()?.parse::<i32>().ok());
+    // The lower eight bits are the primary code.
+    match code.map(|code| code & 0xFF) {
+        Some(SQLITE_CANTOPEN) => {
+            ": its directory must exist, and this user must be able to write there: see database in [controller], \
+             without which it is controller.db in the state directory"
+        }
+        _ => "",
+    }
 }
 
 /// Returns the database system of a URL.
@@ -78,8 +92,11 @@ impl Database {
         let kind = kind(url)?;
         let failed = OpenError::Connect;
         let options: AnyConnectOptions = url.parse().map_err(failed)?;
-        // A test checks the query plans of all logged statements.
-        let options = if cfg!(test) { options } else { options.disable_statement_logging() };
+        // A test checks SQLite's plans of all logged statements.
+        let options = match kind {
+            DatabaseKind::Sqlite if cfg!(test) => options,
+            _ => options.disable_statement_logging(),
+        };
         let pool = AnyPoolOptions::new()
             .max_connections(READ_CONNECTIONS)
             .acquire_timeout(Duration::from_secs(10))
@@ -213,4 +230,17 @@ pub(crate) async fn allocate_ids(
     let text = "UPDATE sequence SET next = next + $1 WHERE name = $2 RETURNING next";
     let next: i64 = select_one(text).bind(count).bind(name).fetch_one(tx).await?;
     Ok(next - count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_directory_names_the_remedy() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let opened = runtime.block_on(Database::open("sqlite:///proc/none/c.db?mode=rwc"));
+        let error = opened.unwrap_err().to_string();
+        assert!(error.contains("its directory must exist"), "{error}");
+    }
 }

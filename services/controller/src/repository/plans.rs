@@ -21,7 +21,9 @@ use penstock_control::run_contents::FileSpan;
 use penstock_control::scheduler::Planner;
 use penstock_rehearsal::controller_api::{ControllerApi, NewRequest};
 use penstock_rehearsal::nodes::{NodeSpec, Nodes};
+use penstock_testkit::postgres::PostgresServer;
 use penstock_testkit::topologies::TWO_SITES;
+use penstock_testkit::{Requirement, skip};
 use penstock_topology::Topology;
 use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Connection, Row};
 use tracing::field::{Field, Visit};
@@ -432,12 +434,45 @@ fn fts_jobs(controller: &StoreController) {
         let states = vec![FtsJobState::Canceled];
         let filter = fts::FtsJobFilter { limit: 10, states, ..fts::FtsJobFilter::default() };
         assert_eq!(fts::list(pool, &filter).await.unwrap().len(), 2);
+        list_jobs_by_each_filter(pool).await;
     });
     let has_more = apply(controller, move |cx| {
         let end = cx.now + 1;
         Box::pin(async move { fts::purge(cx, end).await })
     });
     assert!(!has_more && controller.runtime.block_on(fts::job(pool, "1")).unwrap().is_none());
+}
+
+/// Lists jobs of one client, class and pair of storages by each condition alone.
+async fn list_jobs_by_each_filter(pool: &AnyPool) {
+    let some = |text: &str| Some(text.to_owned());
+    let viewer = |client: &str, classes: &[&str]| fts::FtsJobFilter {
+        viewer: Some(fts::FtsJobViewer {
+            client: client.to_owned(),
+            classes: classes.iter().map(|class| (*class).to_owned()).collect(),
+        }),
+        ..fts::FtsJobFilter::default()
+    };
+    let all = fts::FtsJobFilter::default();
+    for (filter, found) in [
+        (fts::FtsJobFilter { client: some("test"), ..all.clone() }, 2),
+        (fts::FtsJobFilter { client: some("other"), ..all.clone() }, 0),
+        (fts::FtsJobFilter { class: some("default"), ..all.clone() }, 2),
+        (fts::FtsJobFilter { class: some("other"), ..all.clone() }, 0),
+        (fts::FtsJobFilter { source: some("https://a/"), ..all.clone() }, 2),
+        (fts::FtsJobFilter { source: some("https://b/"), ..all.clone() }, 0),
+        (fts::FtsJobFilter { destination: some("https://b"), ..all.clone() }, 2),
+        (fts::FtsJobFilter { destination: some("https://a"), ..all }, 0),
+        (viewer("test", &[]), 2),
+        (viewer("other", &["none", "default"]), 2),
+        (viewer("other", &["none"]), 0),
+        (viewer("other", &[]), 0),
+    ] {
+        let filter = fts::FtsJobFilter { limit: 10, ..filter };
+        assert_eq!(fts::list(pool, &filter).await.unwrap().len(), found, "{filter:?}");
+        let newest = fts::FtsJobFilter { limit: 1, ..filter };
+        assert_eq!(fts::list(pool, &newest).await.unwrap().len(), found.min(1), "{newest:?}");
+    }
 }
 
 /// Lists requests by each condition alone and by all.
@@ -580,11 +615,8 @@ async fn plan(connection: &mut AnyConnection, text: &str) -> Vec<String> {
     rows.iter().map(|row| row.get::<String, _>(3)).collect()
 }
 
-#[test]
-fn no_statement_scans_growing_tables() {
-    tracing::subscriber::set_global_default(StatementCapture).expect("it is the only one");
-    let directory = tempfile::tempdir().unwrap();
-    let url = format!("sqlite://{}/plans.db?mode=rwc", directory.path().display());
+/// Runs every statement in the database of this URL.
+fn run_statements(url: &str) -> StoreController {
     let mut config =
         Config::new(Topology::read(TWO_SITES).unwrap(), vec![WorkClass::new("default")]);
     config.batch = BatchLimits { files: 20, ..BatchLimits::default() };
@@ -592,9 +624,26 @@ fn no_statement_scans_growing_tables() {
     config.quotas =
         vec![ClientQuota { client: "test".to_owned(), requests: Some(1000), bytes: None }];
     config.keep = std::time::Duration::from_secs(100);
-    let mut controller = StoreController::open(config.clone(), &url).unwrap();
+    let mut controller = StoreController::open(config.clone(), url).unwrap();
     a_day(&mut controller, &config);
     fts_jobs(&controller);
+    controller
+}
+
+#[test]
+fn statements_run_on_postgres() {
+    match PostgresServer::shared() {
+        Ok(server) => drop(run_statements(&server.new_database())),
+        Err(error) => skip(Requirement::Program, &error.to_string()),
+    }
+}
+
+#[test]
+fn no_statement_scans_growing_tables() {
+    tracing::subscriber::set_global_default(StatementCapture).expect("it is the only one");
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/plans.db?mode=rwc", directory.path().display());
+    let controller = run_statements(&url);
     let mut statements =
         std::mem::take(&mut *STATEMENTS.lock().unwrap_or_else(PoisonError::into_inner));
     let expected = statement_calls();

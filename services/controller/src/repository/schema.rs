@@ -145,6 +145,9 @@ ALTER TABLE run ADD COLUMN path_forecast TEXT;
     "
 CREATE INDEX fts_job_client ON fts_job (client);
 ALTER TABLE fts_ban ADD COLUMN status TEXT NOT NULL DEFAULT 'WAIT';
+INSERT INTO fts_ban (storage, client, since) SELECT LOWER(storage), client, since FROM fts_ban
+    WHERE storage <> LOWER(storage) ON CONFLICT DO NOTHING;
+DELETE FROM fts_ban WHERE storage <> LOWER(storage);
 INSERT INTO fts_ban (storage, client, since) SELECT 'https' || SUBSTR(storage, 5), client, since FROM fts_ban
     WHERE storage LIKE 'davs:%' ON CONFLICT DO NOTHING;
 INSERT INTO fts_ban (storage, client, since) SELECT 'http' || SUBSTR(storage, 4), client, since FROM fts_ban
@@ -153,9 +156,19 @@ DELETE FROM fts_ban WHERE storage LIKE 'dav%';
 ",
 ];
 
+/// Brings the tables to the newest version.
 pub(crate) async fn migrate(
     connection: &mut AnyConnection,
     kind: DatabaseKind,
+) -> Result<(), OpenError> {
+    run_scripts(connection, kind, &MIGRATIONS).await
+}
+
+/// Runs those of these migrations that the database has not.
+async fn run_scripts(
+    connection: &mut AnyConnection,
+    kind: DatabaseKind,
+    scripts: &[&str],
 ) -> Result<(), OpenError> {
     let failed = OpenError::Migrate;
     let mut tx = connection.begin().await.map_err(failed)?;
@@ -169,8 +182,8 @@ pub(crate) async fn migrate(
     let version =
         sqlx::query("SELECT CAST(COALESCE(MAX(version), 0) AS BIGINT) FROM schema_version");
     let version: i64 = version.fetch_one(&mut *tx).await.map_err(failed)?.get(0);
-    if version > MIGRATIONS.len() as i64 {
-        return Err(OpenError::Newer { version, known: MIGRATIONS.len() });
+    if version > scripts.len() as i64 {
+        return Err(OpenError::Newer { version, known: scripts.len() });
     }
     let known = sqlx::query("SELECT last FROM batch LIMIT 1");
     if version > 0 && known.fetch_optional(&mut *tx).await.is_err() {
@@ -180,7 +193,7 @@ pub(crate) async fn migrate(
         DatabaseKind::Sqlite => ("BLOB", " WITHOUT ROWID"),
         DatabaseKind::Postgres => ("BYTEA", ""),
     };
-    for (at, script) in MIGRATIONS.iter().enumerate().skip(usize::try_from(version).unwrap_or(0)) {
+    for (at, script) in scripts.iter().enumerate().skip(usize::try_from(version).unwrap_or(0)) {
         let script = script.replace("{bytes}", bytes).replace("{without_rowid}", without_rowid);
         sqlx::raw_sql(AssertSqlSafe(script)).execute(&mut *tx).await.map_err(failed)?;
         sqlx::query("INSERT INTO schema_version (version) VALUES ($1)")
@@ -190,4 +203,59 @@ pub(crate) async fn migrate(
             .map_err(failed)?;
     }
     tx.commit().await.map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_testkit::postgres::PostgresServer;
+    use penstock_testkit::{Requirement, skip};
+    use tokio::runtime::Runtime;
+
+    use super::*;
+
+    /// Migrations of a version whose bans had the scheme of the client.
+    const BANS_WITH_SCHEME: usize = 8;
+
+    /// Stores bans in tables of that version, and returns what they are after the migration.
+    async fn migrated_bans(url: &str) -> Vec<(String, String, String)> {
+        sqlx::any::install_default_drivers();
+        let kind = crate::repository::db::kind(url).unwrap();
+        let mut connection = AnyConnection::connect(url).await.unwrap();
+        run_scripts(&mut connection, kind, &MIGRATIONS[..BANS_WITH_SCHEME]).await.unwrap();
+        let bans =
+            ["davs://a", "dav://b", "https://c", "davs://c", "http://d", "DAVS://e", "HTTPS://f"];
+        for (storage, client) in bans.into_iter().zip(["1", "2", "3", "4", "5", "6", "7"]) {
+            let text = "INSERT INTO fts_ban (storage, client, since) VALUES ($1, $2, 0)";
+            sqlx::query(text).bind(storage).bind(client).execute(&mut connection).await.unwrap();
+        }
+        migrate(&mut connection, kind).await.unwrap();
+        let text = "SELECT storage, client, status FROM fts_ban ORDER BY storage";
+        let bans = sqlx::query(text).fetch_all(&mut connection).await.unwrap();
+        bans.iter().map(|ban| (ban.get(0), ban.get(1), ban.get(2))).collect()
+    }
+
+    #[test]
+    fn bans_of_older_version_are_migrated() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut urls = vec![format!("sqlite://{}/old.db?mode=rwc", directory.path().display())];
+        let server = PostgresServer::shared();
+        match &server {
+            Ok(server) => urls.push(server.new_database()),
+            Err(error) => skip(Requirement::Program, &error.to_string()),
+        }
+        let expected = [
+            ("http://b", "2"),
+            ("http://d", "5"),
+            ("https://a", "1"),
+            ("https://c", "3"),
+            ("https://e", "6"),
+            ("https://f", "7"),
+        ];
+        let expected = expected
+            .map(|(storage, client)| (storage.to_owned(), client.to_owned(), "WAIT".to_owned()));
+        for url in urls {
+            let bans = Runtime::new().unwrap().block_on(migrated_bans(&url));
+            assert_eq!(bans, expected, "{url}");
+        }
+    }
 }
