@@ -38,6 +38,7 @@ export and connect use the kernel's target and host, and need root. docs/disk.md
 Examples:
   penstock disk secret /root/run-7.secret
   penstock disk export /data/run-7.img --to nqn.2020-01.org.example:dtn2
+  penstock disk export /data/b.img --to nqn.2020-01.org.example:dtn2 --at dtn1
   penstock disk check dtn1.example.org/run-7
   penstock disk stream dtn1.example.org/run-7 run-7.img
   penstock disk stream dtn1.example.org/run-7 /dev/null --rate 100G --rtt 88ms
@@ -60,6 +61,12 @@ enum DiskCommand {
     Stream(stream::StreamArgs),
     /// Export a file or block device until interrupted (root)
     Export(export::ExportArgs),
+    /// End an export of an agent that disk export --at or another client of its API made
+    Remove {
+        /// The disk: AGENT/NAME, AGENT:PORT/NAME with the port of the HTTP API
+        #[arg(value_name = "DISK", value_parser = location)]
+        disk: DiskLocation,
+    },
     /// Connect a remote disk as a block device (root)
     Connect(connect::ConnectArgs),
     /// List the exports and connected disks of this host
@@ -246,12 +253,22 @@ pub(crate) fn run(args: DiskArgs) -> Result<Code, CommandFailure> {
     match args.command {
         DiskCommand::Stream(stream) => stream::run(&stream, args.json),
         DiskCommand::Export(export) => export::run(&export, args.json),
+        DiskCommand::Remove { disk } => remove(&disk, args.json),
         DiskCommand::Connect(connect) => connect::run(&connect, args.json),
         DiskCommand::List => connect::list(args.json),
         DiskCommand::Disconnect(disconnect) => connect::disconnect(&disconnect, args.json),
         DiskCommand::Check(check) => connect::check(&check, args.json),
         DiskCommand::Secret { file } => secret(&file, args.json),
     }
+}
+
+fn remove(disk: &DiskLocation, json: bool) -> Result<Code, CommandFailure> {
+    let removed = agent::remove(disk)?;
+    if json {
+        crate::json::print(&removed)?;
+        return Ok(Code::Done);
+    }
+    print(&format!("the agent exports {} no more\n", removed.nqn))
 }
 
 fn secret(file: &Path, json: bool) -> Result<Code, CommandFailure> {

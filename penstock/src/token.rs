@@ -33,7 +33,7 @@ they write issued-tokens.json in its state directory, and a running node reads i
 
 Scopes: read (read everything over the HTTP API), submit:CLASS or submit:* (submit to a controller), operate (change \
 everything over the HTTP API), agent:HOST (report to a controller as that host), disk:NAME or disk:* (learn address and \
-secret of an exported disk), storage.read:/PATH, storage.create:/PATH, storage.modify:/PATH (move files of exports that \
+secret of an exported disk), disk.export (export disks below paths that the operator allows), storage.read:/PATH, storage.create:/PATH, storage.modify:/PATH (move files of exports that \
 admit NAME).
 
 Examples:

@@ -161,6 +161,7 @@ fn mistakes_are_usage_errors() {
         (&["stream", "dtn1/a b", "x"], "no name of a disk"),
         (&["stream", "dtn1/a", "x", "--digest", "sha256"], "any order"),
         (&["export", "x"], "--to"),
+        (&["export", "x", "--to", HOST, "--at", "dtn1", "--port", "4421"], "--port"),
         (&["export", "x", "--to", "nqn.2020-01.org.example:h", "--transport", "roce"], "roce"),
         (&["export", "x", "--to", "h"], "no NVMe qualified name"),
         (&["export", "x", "--to", "nqn.2014-08.org.nvmexpress:uuid:0f14"], "no UUID"),
@@ -175,10 +176,12 @@ fn mistakes_are_usage_errors() {
     assert!(listed["host_nqn"].as_str().unwrap().starts_with("nqn."));
 }
 
-/// An agent whose configuration has a disk of a missing file.
+/// An agent whose configuration has a disk of a missing file, and which clients may let export files in `images`.
 fn agent_with_disk(env: &TestEnv) -> Agent {
     let config = env.path("penstock.toml");
-    let disk = format!("[[disk]]\nname = \"run-7\"\npath = \"/no/such/image\"\nto = \"{HOST}\"\n");
+    let disk = format!(
+        "[disks]\nallow = \"images\"\n[[disk]]\nname = \"run-7\"\npath = \"/no/such/image\"\nto = \"{HOST}\"\n"
+    );
     fs::write(&config, disk).unwrap();
     let config = config.to_str().unwrap();
     Agent::start(&env.state, &env.root, "127.0.0.1:0", &["--config", config])
@@ -219,6 +222,42 @@ fn scope_limits_clients_of_disks() {
     }
 }
 
+/// Logs `here` in to an agent with a token of this scope.
+fn login(here: &TestEnv, there: &TestEnv, agent: &Agent, scope: &str) {
+    let created =
+        run(there.penstock().args(["token", "create", "dtn2", "--json", "--scope", scope]));
+    let token = created.good().json["token"].as_str().unwrap().to_owned();
+    let mut login = here.penstock();
+    login.args(["login", &agent.http, "--token", &token, "--fingerprint", &agent.fingerprint]);
+    run(&mut login).good();
+}
+
+#[test]
+fn export_at_agent_needs_scope() {
+    let [here, there] = [(); 2].map(|()| TestEnv::new());
+    let agent = agent_with_disk(&there);
+    fs::create_dir(there.path("images")).unwrap();
+    let (image, other) = (there.path("images/run-8.img"), there.path("other.img"));
+    for path in [&image, &other] {
+        fs::write(path, vec![0; 8192]).unwrap();
+    }
+    let export =
+        |path: &Path| disk(&here, &["export", text(path), "--to", HOST, "--at", &agent.http]);
+    let remove = |name: &str| disk(&here, &["remove", &format!("{}/{name}", agent.http)]);
+    fails(&export(&image), 5, "penstock login");
+    login(&here, &there, &agent, "disk:*");
+    fails(&export(&image), 5, "--scope disk.export");
+    fails(&remove("run-7"), 5, "--scope disk.export");
+    login(&here, &there, &agent, "disk.export");
+    fails(&export(&other), 5, "[disks] allow");
+    fails(&remove("run-7"), 1, "of the configuration");
+    fails(&remove("run-8"), 1, "no disk is called");
+    if !Path::new("/sys/kernel/config/nvmet").exists() {
+        let words = if is_superuser() { "nvmet" } else { "needs root" };
+        fails(&export(&image), 1, words);
+    }
+}
+
 #[test]
 fn connect_asks_the_agent() {
     let [here, there] = [(); 2].map(|()| TestEnv::new());
@@ -227,12 +266,7 @@ fn connect_asks_the_agent() {
     let connect = |host: &str| disk(&here, &["connect", &location, "--agent", "--host-nqn", host]);
     let unknown = connect(HOST);
     fails(&unknown, 5, "penstock login");
-    let created =
-        run(there.penstock().args(["token", "create", "dtn2", "--json", "--scope", "disk:*"]));
-    let token = created.good().json["token"].as_str().unwrap().to_owned();
-    let mut login = here.penstock();
-    login.args(["login", &agent.http, "--token", &token, "--fingerprint", &agent.fingerprint]);
-    run(&mut login).good();
+    login(&here, &there, &agent, "disk:*");
     fails(&connect(HOST), 1, "disk run-7 is not exported: ");
     fails(&connect("nqn.2020-01.org.example:other"), 5, "does not admit the host");
     let stream = ["stream", &location, "/dev/null", "--agent", "--host-nqn", HOST];

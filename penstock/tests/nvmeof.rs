@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::{CommandOutcome, ReadyProcess, TestEnv, run, wait_until};
+use penstock_testkit::http::TestRequest;
 use penstock_testkit::roce::RocePair;
 use penstock_testkit::{Random, Requirement, skip};
 use serde_json::Value;
@@ -644,6 +645,63 @@ fn agent_states_address_and_secret() {
     fails(&there(&other), 5, "does not admit the host");
     agent.end();
     assert_clean();
+}
+
+#[test]
+fn clients_export_disks_of_agents() {
+    let Some(machine) = Machine::start() else { return };
+    let image = machine.image("image", MIB_BYTES);
+    let file = agent_config(&machine, &[]);
+    let allowed =
+        format!("[disks]\nallow = \"image\"\naddress = \"127.0.0.1\"\nport = {}\n", machine.port);
+    fs::write(&file, fs::read_to_string(&file).unwrap() + &allowed).unwrap();
+    let start = || {
+        let mut command = machine.env.penstock();
+        command.args(["serve", "--json", "--config"]).arg(&file);
+        command.arg("--root").arg(&machine.env.root);
+        ReadyProcess::start(command)
+    };
+    let mut agent = start();
+    let token = fs::read_to_string(machine.env.state.join("token")).unwrap();
+    let ask = |agent: &ReadyProcess, method: &str, path: &str| {
+        let path = format!("/api/v1/disks/run-7{path}");
+        TestRequest::new(agent.fact("/http/0"), method, &path).token(token.trim()).send().json()
+    };
+    let http = agent.fact("/http/0");
+    let fingerprint = agent.fact("/fingerprint");
+    let login = ["login", &http, "--token", token.trim(), "--fingerprint", &fingerprint];
+    run(machine.env.penstock().args(login)).good();
+    let path = image.to_str().unwrap();
+    machine.disk(&["export", path, "--name", "run-7", "--to", HOST, "--at", &http]).good();
+    let location = machine.location();
+    let stream = |host: &str| {
+        machine.disk(&["stream", &location, "/dev/null", "--host-nqn", host, "--json"])
+    };
+    stream(HOST).good();
+    fails(&stream(OTHER_HOST), 5, "does not allow this host");
+    let connect = ["connect", &location, "--host-nqn", HOST, "--json"];
+    let connected = machine.disk(&connect).good().json;
+    let live = || (machine.connected().first()?["state"] == "live").then_some(());
+    // A further host leaves the first one connected; without it the first one connects again.
+    let other_host = format!("/hosts/{OTHER_HOST}");
+    ask(&agent, "PUT", &other_host);
+    assert!(live().is_some(), "{:?}", machine.connected());
+    stream(OTHER_HOST).good();
+    let left = ask(&agent, "DELETE", &other_host);
+    assert_eq!(left["state"], "exported", "{left}");
+    fails(&stream(OTHER_HOST), 5, "does not allow this host");
+    wait_until("the kernel reconnects", Duration::from_secs(60), live);
+    assert!(device_bytes(&connected) == fs::read(&image).unwrap());
+    // The next agent exports it again.
+    agent.kill();
+    let agent = start();
+    assert_eq!(ask(&agent, "GET", "")["state"], "exported");
+    wait_until("the kernel reconnects", Duration::from_secs(60), live);
+    machine.disk(&["disconnect", "run-7"]).good();
+    machine.wait_disconnected();
+    ask(&agent, "DELETE", "");
+    assert_clean();
+    agent.end();
 }
 
 #[test]

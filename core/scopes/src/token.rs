@@ -7,6 +7,7 @@
 //! | `operate` | to read and change everything over the HTTP API |
 //! | `agent:HOST` | to report as the host to a controller and to receive its orders |
 //! | `disk:NAME`, `disk:*` | to list the disk that the agent exports, and to learn its address and secret |
+//! | `disk.export` | to export further disks of the agent, below paths that its operator allows, and to change and end these exports |
 //! | `storage.read:/PATH`, `storage.create:/PATH`, `storage.modify:/PATH` | to use files of the agent's exports, as in the WLCG profile |
 
 use std::fmt;
@@ -34,12 +35,14 @@ pub enum ApiScope {
     Agent(String),
     /// Address and secret of the exported disk of this name; none for all disks.
     Disk(Option<String>),
+    /// Creation, change and end of exports of disks.
+    DiskExport,
 }
 
 /// A text that is no scope of the HTTP API.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' is no scope: write read, submit:CLASS, submit:*, operate, agent:HOST, disk:NAME or disk:*, with names of letters, digits and any of - . _"
+    "'{0}' is no scope: write read, submit:CLASS, submit:*, operate, agent:HOST, disk:NAME, disk:* or disk.export, with names of letters, digits and any of - . _"
 )]
 pub struct ApiScopeError(String);
 
@@ -50,6 +53,7 @@ impl FromStr for ApiScope {
         match text.split_once(':') {
             None if text == "read" => Ok(Self::Read),
             None if text == "operate" => Ok(Self::Operate),
+            None if text == "disk.export" => Ok(Self::DiskExport),
             Some(("submit", "*")) => Ok(Self::Submit(None)),
             Some(("submit", class)) if is_name(class) => Ok(Self::Submit(Some(class.to_owned()))),
             Some(("disk", "*")) => Ok(Self::Disk(None)),
@@ -82,6 +86,7 @@ impl fmt::Display for ApiScope {
             Self::Agent(host) => write!(f, "agent:{host}"),
             Self::Disk(None) => f.write_str("disk:*"),
             Self::Disk(Some(name)) => write!(f, "disk:{name}"),
+            Self::DiskExport => f.write_str("disk.export"),
         }
     }
 }
@@ -100,7 +105,7 @@ pub enum IssuedScope {
 pub enum IssuedScopeError {
     /// Unknown word.
     #[error(
-        "'{0}' is no scope: write read, submit:CLASS, submit:*, operate, agent:HOST, disk:NAME, disk:*, storage.read:/PATH, storage.create:/PATH or storage.modify:/PATH, with names of letters, digits and any of - . _"
+        "'{0}' is no scope: write read, submit:CLASS, submit:*, operate, agent:HOST, disk:NAME, disk:*, disk.export, storage.read:/PATH, storage.create:/PATH or storage.modify:/PATH, with names of letters, digits and any of - . _"
     )]
     Word(String),
     /// Fault of a scope for storage.
@@ -130,9 +135,16 @@ mod tests {
 
     #[test]
     fn scopes_parse_by_their_words() {
-        for text in
-            ["read", "operate", "submit:*", "submit:analysis", "agent:dtn1", "disk:*", "disk:run-7"]
-        {
+        for text in [
+            "read",
+            "operate",
+            "submit:*",
+            "submit:analysis",
+            "agent:dtn1",
+            "disk:*",
+            "disk:run-7",
+            "disk.export",
+        ] {
             let scope: ApiScope = text.parse().unwrap();
             assert_eq!(scope.to_string(), text);
             assert_eq!(text.parse(), Ok(IssuedScope::Api(scope)));

@@ -1,11 +1,11 @@
-//! Disks that an agent exports: where they are, and the secret of this host, from the agent's HTTP API.
+//! Disks that an agent exports, by its HTTP API: where they are, the secret of this host, exports and their end.
 
 use std::net::SocketAddr;
 
 use anyhow::{Context, anyhow};
 use penstock_agent::client::AgentClient;
 use penstock_agent::config::HTTP_PORT;
-use penstock_agent::http::disks::DiskConnectionFacts;
+use penstock_agent::http::disks::{DiskConnectionFacts, DiskExportBody, DiskFacts};
 use penstock_disk::nvme::auth::HostSecret;
 use penstock_disk::nvme::nqn;
 use penstock_disk::{DEFAULT_PORT, DiskHost, DiskLocation, FabricsTransport};
@@ -20,18 +20,49 @@ use crate::transfers::failure;
 /// # Errors
 /// When no login is known, or the agent does not answer or refuses.
 pub(super) fn target(source: &DiskLocation, host: DiskHost) -> Result<DiskTarget, CommandFailure> {
-    // A location without a port has that of NVMe.
-    let port = if source.port == DEFAULT_PORT { HTTP_PORT } else { source.port };
-    let address = AgentAddress { host: source.host.to_ascii_lowercase(), port };
-    let state = credentials::state()?;
-    let known = credentials::find_api(&state, &address)?;
-    let known = known.ok_or_else(|| credentials::unknown(Service::AgentApi, &address));
-    let known = known.or_exit(Code::Refused)?;
-    let client = AgentClient::new(&address.to_string(), &known.token, Some(known.fingerprint));
-    let client = client.context("cannot start a client")?;
+    let client = client_at(source)?;
     let name = nqn::export_name(&source.nqn).unwrap_or(&source.nqn);
     let answer = client.disk_connection(name, &host.identity.nqn).map_err(failure)?;
     of_answer(source, host, &answer).or_exit(Code::Failed)
+}
+
+/// Client of the agent at the host of `disk`, whose port is that of the HTTP API.
+fn client_at(disk: &DiskLocation) -> Result<AgentClient, CommandFailure> {
+    // A location without a port has that of NVMe.
+    let port = if disk.port == DEFAULT_PORT { HTTP_PORT } else { disk.port };
+    client(&AgentAddress { host: disk.host.to_ascii_lowercase(), port })
+}
+
+fn client(address: &AgentAddress) -> Result<AgentClient, CommandFailure> {
+    let state = credentials::state()?;
+    let known = credentials::find_api(&state, address)?;
+    let known = known.ok_or_else(|| credentials::unknown(Service::AgentApi, address));
+    let known = known.or_exit(Code::Refused)?;
+    let client = AgentClient::new(&address.to_string(), &known.token, Some(known.fingerprint));
+    Ok(client.context("cannot start a client")?)
+}
+
+/// Lets the agent at `address` export a disk.
+///
+/// # Errors
+/// When no login is known, or the agent does not answer or refuses.
+pub(super) fn export(
+    address: &str,
+    name: &str,
+    disk: &DiskExportBody,
+) -> Result<DiskFacts, CommandFailure> {
+    let address = AgentAddress::parse(address, HTTP_PORT).or_exit(Code::Usage)?;
+    client(&address)?.ask("PUT", &format!("/api/v1/disks/{name}"), Some(disk)).map_err(failure)
+}
+
+/// Lets the agent at the host of `disk` end its export.
+///
+/// # Errors
+/// When no login is known, or the agent does not answer or refuses.
+pub(super) fn remove(disk: &DiskLocation) -> Result<DiskFacts, CommandFailure> {
+    let name = nqn::export_name(&disk.nqn).unwrap_or(&disk.nqn);
+    let path = format!("/api/v1/disks/{name}");
+    client_at(disk)?.ask("DELETE", &path, None::<&()>).map_err(failure)
 }
 
 fn of_answer(

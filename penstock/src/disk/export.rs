@@ -1,15 +1,16 @@
-//! `penstock disk export`: a disk of the kernel's target, until a signal ends it.
+//! `penstock disk export`: a disk of the kernel's target, until a signal ends it, or of an agent until `disk remove`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use penstock_agent::http::disks::DiskExportBody;
 use penstock_disk::DEFAULT_PORT;
 use penstock_disk::export::{ExportRequest, ExportStore};
 use penstock_disk::nvme::nqn;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{DiskTransport, directory, failed, print, read_secret};
+use super::{DiskTransport, agent, directory, failed, print, read_secret};
 use crate::exit::{Code, CommandFailure, say};
 use crate::json::disk::ExportedDisk;
 
@@ -36,6 +37,10 @@ pub(crate) struct ExportArgs {
     /// File with a secret that the hosts need (DH-HMAC-CHAP): penstock disk secret makes one
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
+    /// Let an agent, by its HTTP API [default port: 8621], export its file or device, below a path that its operator allows
+    /// ([disks] allow), until penstock disk remove; needs penstock login
+    #[arg(long, value_name = "AGENT", conflicts_with_all = ["address", "port", "secret_file"])]
+    at: Option<String>,
 }
 
 /// Checked before all else: a mistyped name needs no kernel to be found.
@@ -48,6 +53,9 @@ pub(super) fn run(args: &ExportArgs, json: bool) -> Result<Code, CommandFailure>
         args.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
     });
     nqn::of_disk(&name).map_err(|error| failed(error.into()))?;
+    if let Some(address) = &args.at {
+        return export_at(address, &name, args, json);
+    }
     let secret = args.secret_file.as_deref().map(read_secret).transpose()?;
     let mut addresses = args.address.clone();
     if addresses.is_empty() {
@@ -101,4 +109,34 @@ pub(super) fn run(args: &ExportArgs, json: bool) -> Result<Code, CommandFailure>
     }
     export.remove().map_err(failed)?;
     shown
+}
+
+fn export_at(
+    address: &str,
+    name: &str,
+    args: &ExportArgs,
+    json: bool,
+) -> Result<Code, CommandFailure> {
+    let path = args.path.display().to_string();
+    let (hosts, transport) = (args.to.clone(), args.transport.into());
+    let body = DiskExportBody { path: path.clone(), hosts, transport };
+    let disk = agent::export(address, name, &body)?;
+    if json {
+        crate::json::print(&ExportedDisk {
+            nqn: disk.nqn,
+            path,
+            transport,
+            listens: disk.listens,
+            hosts: disk.hosts,
+            has_secret: disk.has_secret,
+            removed: Vec::new(),
+        })?;
+        return Ok(Code::Done);
+    }
+    let hosts = penstock_units::display_count(disk.hosts.len() as u64, "host");
+    print(&format!(
+        "the agent exports {path} as {} on {} over {transport} to {hosts}\n",
+        disk.nqn,
+        disk.listens.join(" and ")
+    ))
 }

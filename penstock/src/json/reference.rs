@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use penstock_agent::http::disks::DiskFacts;
 use penstock_agent::http::tuning::TuningFacts;
 use penstock_controller::api::network::{Drained, Hosts};
 use penstock_controller::api::objects::{RequestFacts, Requests};
@@ -125,6 +126,7 @@ const ENTRIES: &[ObjectEntry] = &[
     ),
     entry::<DiskStreamReport>("disk stream", "Left out where the destination is standard output."),
     entry::<disk::ExportedDisk>("disk export", "The first line of standard output."),
+    entry::<DiskFacts>("disk remove", ""),
     entry::<ConnectedDisk>("disk connect", ""),
     entry::<disk::DiskListJson>("disk list", ""),
     entry::<disk::DisconnectedDisks>("disk disconnect", ""),

@@ -470,8 +470,8 @@ fn objects_of_kernel_features_are_documented() {
 }
 
 /// Objects of commands that need an NVMe target: `tests/disk.rs` and, in guests, `tests/nvmeof.rs` read them.
-const OF_NVME_TARGETS: [&str; 4] =
-    ["disk stream", "disk export", "disk connect", "disk disconnect"];
+const OF_NVME_TARGETS: [&str; 5] =
+    ["disk stream", "disk export", "disk remove", "disk connect", "disk disconnect"];
 
 #[test]
 fn every_object_is_compared() {

@@ -703,7 +703,7 @@ class ControllerOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """A disk of the agent's configuration."""
+    """A disk that the agent exports."""
 
     bytes: int | None = None
     """Size of the disk; null where the file cannot be opened."""
@@ -721,6 +721,8 @@ class Disk:
     """Name of the disk."""
     nqn: str
     """Qualified name of its subsystem."""
+    origin: Literal["configuration", "api"] | None = None
+    """`configuration` of the agent, or `api` for a disk that a client of the API exports."""
     state: Literal["exported", "failed"]
     """`exported`, or `failed` for a disk that cannot be exported."""
     transport: Literal["tcp", "rdma"]
@@ -737,6 +739,7 @@ class Disk:
             listens=tuple(data["listens"]),
             name=data["name"],
             nqn=data["nqn"],
+            origin=data.get("origin"),
             state=data["state"],
             transport=data["transport"],
         )
@@ -790,11 +793,41 @@ class DiskConnectionRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiskExport:
+    """A disk to export."""
+
+    hosts: tuple[str, ...]
+    """Qualified names of the hosts that may connect, and write."""
+    path: str
+    """File or block device at the agent, below a path that its operator allows (`[disks] allow`)."""
+    transport: Literal["tcp", "rdma"] | None = None
+    """Transport of the connections of hosts; tcp unless given."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DiskExport:
+        """Creates it from parsed JSON."""
+        return cls(
+            hosts=tuple(data["hosts"]),
+            path=data["path"],
+            transport=data.get("transport"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it for the body of a request, without fields that are None."""
+        data: dict[str, Any] = {}
+        data["hosts"] = list(self.hosts)
+        data["path"] = self.path
+        if self.transport is not None:
+            data["transport"] = self.transport
+        return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Disks:
-    """Disks of the agent's configuration."""
+    """Disks that the agent exports."""
 
     disks: tuple[Disk, ...]
-    """Disks in the order of the configuration."""
+    """Disks of the configuration in its order, then those that clients of the API export."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Disks:
@@ -3463,6 +3496,7 @@ __all__ = [
     "Disk",
     "DiskConnection",
     "DiskConnectionRequest",
+    "DiskExport",
     "Disks",
     "DrainBody",
     "Drained",

@@ -185,6 +185,14 @@ impl Authorizer {
         of_disks.collect()
     }
 
+    /// True for an issued token with the scope `disk.export`.
+    #[must_use]
+    pub fn may_export_disks(&self, token: &str) -> bool {
+        let scopes = self.issued_token(token).map(|issued| issued.scopes).unwrap_or_default();
+        let wanted = Ok(IssuedScope::Api(ApiScope::DiskExport));
+        scopes.iter().any(|scope| scope.parse::<IssuedScope>() == wanted)
+    }
+
     /// The client with a token of this hash; `None` for one whose rights this agent does not know by the hash alone.
     #[must_use]
     pub fn caller_of_hash(&self, sha256: &TokenHash) -> Option<Caller> {

@@ -26,7 +26,7 @@ use penstock_units::{BitRate, ByteCount};
 
 use crate::controller;
 use crate::destinations::DestinationRules;
-use crate::disks::DiskConfig;
+use crate::disks::{DiskConfig, DiskExportPolicy};
 use crate::fireflies::{self, TagRule};
 use crate::tokens::{CONTROLLER, OWNER, TokenSource};
 use penstock_http::CONNECTIONS_MAX;
@@ -123,6 +123,8 @@ pub struct Config {
     pub exports: Vec<Export>,
     /// Disks that the agent exports by the kernel's NVMe target.
     pub disks: Vec<DiskConfig>,
+    /// Limits of the exports by clients of the API.
+    pub disk_exports: DiskExportPolicy,
     /// Limits on all clients together.
     pub limits: AgentLimits,
     /// Tokens besides the agent's own.
@@ -250,6 +252,7 @@ fn lower(
         layer,
         mut exports,
         disks,
+        disk_exports,
         mut tokens,
         token_tags,
         registry,
@@ -336,6 +339,7 @@ fn lower(
         identity,
         exports,
         disks,
+        disk_exports,
         limits,
         tokens,
         metrics: layer.metrics.unwrap_or(MetricsAccess::Loopback),

@@ -1,15 +1,19 @@
-//! Disks that the agent exports by the kernel's NVMe target while it runs (`[[disk]]`), and what a host needs to connect.
+//! Disks that the agent exports by the kernel's NVMe target while it runs, and what a host needs to connect.
 //!
-//! Each is made at the start or a reload and removed when it leaves the configuration, and when the agent stops. A disk
-//! that cannot be exported is logged with the remedy and tried again at the next reload: the mover works without it.
+//! Those of the configuration (`[[disk]]`) are made at the start or a reload and removed when they leave it, and when the
+//! agent stops. Clients of the API export further ones below paths that the operator allows ([`DiskExportPolicy`]); these
+//! are kept in the state directory and made again at the next start. A disk that cannot be exported is logged with the
+//! remedy and tried again at the next reload: the mover works without it.
 //!
 //! Not for disks of `penstock disk export`, which have their own process; both have their records in one directory.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use penstock_daemon::state::StateDir;
 use penstock_disk::export::{DiskExport, ExportRequest, ExportStore};
 use penstock_disk::nvme::auth::HostSecret;
 use penstock_disk::nvme::nqn;
@@ -17,10 +21,38 @@ use penstock_disk::{DiskError, FabricsTransport};
 
 use crate::http::disks::{DiskConnectionFacts, DiskFacts};
 
+mod requested;
+
+pub use requested::{DiskExportPolicy, RequestedDisk, RequestedDisksError};
+
 /// Directory of the records in the state directory, as `penstock disk` has it.
 const RECORDS: &str = "disks";
 
-/// Disk of the configuration.
+/// Most disks that clients of the API export.
+const REQUESTED_DISKS_MAX: usize = 256;
+
+/// Most hosts of a disk that a client of the API exports.
+pub(crate) const DISK_HOSTS_MAX: usize = 256;
+
+/// Origin of a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskOrigin {
+    /// `[[disk]]` of the configuration.
+    Configuration,
+    /// A client of the API.
+    Api,
+}
+
+impl DiskOrigin {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Configuration => "configuration",
+            Self::Api => "api",
+        }
+    }
+}
+
+/// Disk to export, with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskConfig {
     /// Name of the disk, or its qualified name.
@@ -35,6 +67,8 @@ pub struct DiskConfig {
     pub listens: Vec<SocketAddr>,
     /// File with a secret that the hosts need.
     pub secret_file: Option<PathBuf>,
+    /// Origin of the disk.
+    pub origin: DiskOrigin,
 }
 
 /// A disk that is not exported.
@@ -51,6 +85,9 @@ pub enum DiskExportError {
         /// Reason.
         reason: String,
     },
+    /// The operator does not allow clients of the API to export it.
+    #[error("{}: no file or device below the paths that the operator allows ([disks] allow)", .0.display())]
+    Path(PathBuf),
 }
 
 /// Reason why the agent withholds address and secret of a disk.
@@ -59,9 +96,9 @@ pub enum DiskConnectionError {
     /// No disk of this name.
     #[error("no disk is called '{}': GET /api/v1/disks lists them", .0.escape_debug())]
     Unknown(String),
-    /// The configuration does not admit the host.
+    /// The disk does not admit the host.
     #[error(
-        "disk {name} does not admit the host {}: its operator adds it to the disk's `to`, then sends SIGHUP",
+        "disk {name} does not admit the host {}: its operator adds it to the disk's `to` and sends SIGHUP, or admits it by the API",
         host.escape_debug()
     )]
     Host {
@@ -80,9 +117,98 @@ pub enum DiskConnectionError {
     },
 }
 
-/// A disk of the configuration, and its export or the reason for which there is none.
+/// Reason why a client of the API cannot create, change or end an export.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskChangeError {
+    /// No disk of this name.
+    #[error("no disk is called '{}': GET /api/v1/disks lists them", .0.escape_debug())]
+    Unknown(String),
+    /// The disk does not admit the host.
+    #[error("disk {0} does not admit the host {1}")]
+    UnknownHost(String, String),
+    /// The disk is one of the configuration.
+    #[error("disk {0} is of the configuration of the agent: its operator changes it there")]
+    Configured(String),
+    /// Another disk has the name.
+    #[error("another disk is called {0}: end its export, change its hosts, or choose another name")]
+    Other(String),
+    /// The disk would admit no host.
+    #[error("disk {0} admits no other host: end its export instead")]
+    LastHost(String),
+    /// A limit is reached.
+    #[error("there are {0} {1} already, which is the limit")]
+    Limit(usize, &'static str),
+    /// The agent exports no disks now.
+    #[error("this node does not export disks now: it stops, or does not play the role agent")]
+    Stopped,
+    /// The target refuses.
+    #[error(transparent)]
+    Export(#[from] DiskExportError),
+    /// The list of disks cannot be written.
+    #[error(transparent)]
+    List(#[from] RequestedDisksError),
+}
+
+/// Target of the exports: that of the kernel, or one of a test.
+pub trait ExportTarget: fmt::Debug + Send {
+    /// Removes the exports of killed processes; returns the qualified names of the disks.
+    ///
+    /// # Errors
+    /// When one cannot be removed.
+    fn remove_ended(&self) -> Result<Vec<String>, DiskError>;
+
+    /// Exports a disk until it is removed.
+    ///
+    /// # Errors
+    /// If the target is missing, the file or device is in use, or the target refuses it.
+    fn export(&self, request: &ExportRequest) -> Result<Box<dyn TargetExport>, DiskError>;
+}
+
+/// An export of a [`ExportTarget`].
+pub trait TargetExport: fmt::Debug + Send {
+    /// Admits a further host; the connections of the others go on.
+    ///
+    /// # Errors
+    /// When the target refuses: the export is then as before.
+    fn admit(&mut self, host: &str, secret: Option<&HostSecret>) -> Result<(), DiskError>;
+
+    /// Ends the export and the connections of its hosts.
+    ///
+    /// # Errors
+    /// When the target refuses; the next start tries again.
+    fn remove(self: Box<Self>) -> Result<(), DiskError>;
+}
+
+/// The kernel's target, with the records of the exports in this directory.
 #[derive(Debug)]
-struct ConfiguredDisk {
+struct KernelTarget(PathBuf);
+
+impl ExportTarget for KernelTarget {
+    fn remove_ended(&self) -> Result<Vec<String>, DiskError> {
+        match self.0.exists() {
+            true => ExportStore::open(&self.0)?.remove_ended(),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    fn export(&self, request: &ExportRequest) -> Result<Box<dyn TargetExport>, DiskError> {
+        Ok(Box::new(ExportStore::open(&self.0)?.export(request)?))
+    }
+}
+
+impl TargetExport for DiskExport {
+    fn admit(&mut self, host: &str, secret: Option<&HostSecret>) -> Result<(), DiskError> {
+        Self::admit(self, host, secret)
+    }
+
+    fn remove(self: Box<Self>) -> Result<(), DiskError> {
+        Self::remove(*self)
+    }
+}
+
+/// A disk to export, and its export or the reason for which there is none.
+#[derive(Debug)]
+struct KnownDisk {
     config: DiskConfig,
     bytes: Option<u64>,
     export: Result<ActiveExport, DiskExportError>,
@@ -91,37 +217,89 @@ struct ConfiguredDisk {
 /// An export with the secret of its hosts.
 #[derive(Debug)]
 struct ActiveExport {
-    export: DiskExport,
+    export: Box<dyn TargetExport>,
     secret: Option<HostSecret>,
 }
 
 /// Disks that the agent exports.
 #[derive(Debug)]
 pub struct ExportedDisks {
-    directory: PathBuf,
-    disks: Vec<ConfiguredDisk>,
+    state: StateDir,
+    target: Box<dyn ExportTarget>,
+    policy: DiskExportPolicy,
+    /// Disks that clients of the API export, as the state directory has them.
+    requested: Vec<RequestedDisk>,
+    disks: Vec<KnownDisk>,
+    is_stopped: bool,
 }
 
 impl ExportedDisks {
-    /// Exports `configs`, after the removal of what a killed agent left in the kernel.
+    /// Exports `configs` and the disks that clients exported before, after the removal of what a killed agent left in the
+    /// kernel.
     #[must_use]
-    pub fn start(state: &Path, configs: Vec<DiskConfig>) -> Self {
-        let mut exported = Self { directory: state.join(RECORDS), disks: Vec::new() };
-        if exported.directory.exists() {
-            let store = ExportStore::open(&exported.directory);
-            match store.and_then(|store| store.remove_ended()) {
-                Ok(removed) => removed.iter().for_each(|nqn| {
-                    tracing::info!("removed disk {nqn}, whose process was killed");
-                }),
-                Err(error) => tracing::error!("disks of killed processes remain: {error}"),
-            }
+    pub fn start(state: &StateDir, configs: Vec<DiskConfig>, policy: DiskExportPolicy) -> Self {
+        let target = KernelTarget(state.path().join(RECORDS));
+        Self::start_with(Box::new(target), state, configs, policy)
+    }
+
+    /// As [`Self::start`], at this target.
+    #[must_use]
+    pub fn start_with(
+        target: Box<dyn ExportTarget>,
+        state: &StateDir,
+        configs: Vec<DiskConfig>,
+        policy: DiskExportPolicy,
+    ) -> Self {
+        match target.remove_ended() {
+            Ok(removed) => removed.iter().for_each(|nqn| {
+                tracing::info!("removed disk {nqn}, whose process was killed");
+            }),
+            Err(error) => tracing::error!("disks of killed processes remain: {error}"),
         }
-        exported.apply(configs);
+        let requested = requested::read(state).unwrap_or_else(|error| {
+            tracing::error!("disks that clients exported are lost: {error}");
+            Vec::new()
+        });
+        let mut exported = Self {
+            state: state.clone(),
+            target,
+            policy: DiskExportPolicy::default(),
+            requested,
+            disks: Vec::new(),
+            is_stopped: false,
+        };
+        exported.apply(configs, policy);
         exported
     }
 
+    /// No disks, for a node that does not play the role agent.
+    #[must_use]
+    pub fn none(state: &StateDir) -> Self {
+        Self {
+            state: state.clone(),
+            target: Box::new(KernelTarget(state.path().join(RECORDS))),
+            policy: DiskExportPolicy::default(),
+            requested: Vec::new(),
+            disks: Vec::new(),
+            is_stopped: true,
+        }
+    }
+
     /// Removes disks that `configs` lacks or changes, then exports new ones and those that failed before.
-    pub fn apply(&mut self, configs: Vec<DiskConfig>) {
+    pub fn apply(&mut self, mut configs: Vec<DiskConfig>, policy: DiskExportPolicy) {
+        if self.is_stopped {
+            return;
+        }
+        self.policy = policy;
+        for disk in &self.requested {
+            let config = self.policy.config_of(disk);
+            match configs.iter().any(|other| other.nqn() == config.nqn()) {
+                true => {
+                    tracing::warn!("disk {}: the configuration has one of this name", disk.name)
+                }
+                false => configs.push(config),
+            }
+        }
         let former = std::mem::take(&mut self.disks);
         let (kept, dropped): (Vec<_>, Vec<_>) =
             former.into_iter().partition(|disk| configs.contains(&disk.config));
@@ -132,16 +310,7 @@ impl ExportedDisks {
             if position.is_some_and(|at| self.disks[at].export.is_ok()) {
                 continue;
             }
-            let export = export(&self.directory, &config);
-            match &export {
-                Ok(active) => {
-                    let listens = &active.export.record().listens;
-                    tracing::info!("disk {}: exported on {listens:?}", config.name);
-                }
-                Err(error) => tracing::error!("disk {}: not exported: {error}", config.name),
-            }
-            let bytes = size_of(&config.path);
-            let disk = ConfiguredDisk { config, bytes, export };
+            let disk = self.export(config);
             match position {
                 Some(at) => self.disks[at] = disk,
                 None => self.disks.push(disk),
@@ -149,9 +318,37 @@ impl ExportedDisks {
         }
     }
 
-    /// The disks of the configuration, in its order.
+    /// Exports a disk, and logs why it cannot.
+    fn export(&self, config: DiskConfig) -> KnownDisk {
+        let export = self.try_export(&config);
+        match &export {
+            Ok(_) => tracing::info!("disk {}: exported on {:?}", config.name, config.listens()),
+            Err(error) => tracing::error!("disk {}: not exported: {error}", config.name),
+        }
+        KnownDisk { bytes: size_of(&config.path), config, export }
+    }
+
+    fn try_export(&self, config: &DiskConfig) -> Result<ActiveExport, DiskExportError> {
+        // Links may have come since the client asked.
+        let is_allowed = || self.policy.resolve(&config.path).as_ref() == Some(&config.path);
+        if config.origin == DiskOrigin::Api && !is_allowed() {
+            return Err(DiskExportError::Path(config.path.clone()));
+        }
+        let secret = config.secret_file.as_deref().map(read_secret).transpose()?;
+        let request = ExportRequest {
+            name: config.name.clone(),
+            path: config.path.clone(),
+            hosts: config.hosts.clone(),
+            secret: secret.clone(),
+            transport: config.transport,
+            listens: config.listens.clone(),
+        };
+        Ok(ActiveExport { export: self.target.export(&request)?, secret })
+    }
+
+    /// The disks of the configuration in its order, then those of the API.
     pub(crate) fn list(&self) -> Vec<DiskFacts> {
-        self.disks.iter().map(ConfiguredDisk::facts).collect()
+        self.disks.iter().map(KnownDisk::facts).collect()
     }
 
     /// Address, transport and secret of a disk, by its name or qualified name, for a host that it admits.
@@ -163,9 +360,8 @@ impl ExportedDisks {
         name: &str,
         host: &str,
     ) -> Result<DiskConnectionFacts, DiskConnectionError> {
-        let wanted = nqn::of_disk(name).ok();
-        let disk = self.disks.iter().find(|disk| wanted.as_deref() == Some(disk.nqn().as_str()));
-        let disk = disk.ok_or_else(|| DiskConnectionError::Unknown(name.to_owned()))?;
+        let at = self.find(name).ok_or_else(|| DiskConnectionError::Unknown(name.to_owned()))?;
+        let disk = &self.disks[at];
         disk.config.admit(host)?;
         match &disk.export {
             Ok(active) => Ok(disk.config.connection(active.secret.as_ref())),
@@ -176,8 +372,153 @@ impl ExportedDisks {
         }
     }
 
-    /// Removes all disks from the kernel.
+    /// Position of a disk by its name or qualified name.
+    fn find(&self, name: &str) -> Option<usize> {
+        let wanted = nqn::of_disk(name).ok()?;
+        self.disks.iter().position(|disk| disk.config.nqn() == wanted)
+    }
+
+    /// Position of a disk that clients of the API may change.
+    fn find_requested(&self, name: &str) -> Result<usize, DiskChangeError> {
+        if self.is_stopped {
+            return Err(DiskChangeError::Stopped);
+        }
+        let at = self.find(name).ok_or_else(|| DiskChangeError::Unknown(name.to_owned()))?;
+        match self.disks[at].config.origin {
+            DiskOrigin::Api => Ok(at),
+            DiskOrigin::Configuration => Err(DiskChangeError::Configured(name.to_owned())),
+        }
+    }
+
+    /// Exports a disk for a client of the API, also after a restart. Returns it, and true unless it was exported before.
+    ///
+    /// # Errors
+    /// If the operator does not allow the path, another disk has the name, or the target refuses it: no disk is added.
+    pub(crate) fn create(
+        &mut self,
+        mut disk: RequestedDisk,
+    ) -> Result<(DiskFacts, bool), DiskChangeError> {
+        let resolved = self.policy.resolve(&disk.path);
+        disk.path = resolved.ok_or_else(|| DiskExportError::Path(disk.path.clone()))?;
+        disk.hosts.sort();
+        disk.hosts.dedup();
+        let config = self.policy.config_of(&disk);
+        match self.find_requested(&disk.name) {
+            Ok(at) if self.disks[at].config == config => {
+                return Ok((self.disks[at].facts(), false));
+            }
+            Ok(_) => return Err(DiskChangeError::Other(disk.name)),
+            Err(DiskChangeError::Unknown(_)) => {}
+            Err(error) => return Err(error),
+        }
+        if self.requested.len() >= REQUESTED_DISKS_MAX {
+            return Err(DiskChangeError::Limit(self.requested.len(), "exports by the API"));
+        }
+        let export = Ok(self.try_export(&config)?);
+        let known = KnownDisk { bytes: size_of(&config.path), config, export };
+        let mut requested = self.requested.clone();
+        requested.push(disk);
+        if let Err(error) = self.keep(requested) {
+            remove(known);
+            return Err(error);
+        }
+        let facts = known.facts();
+        self.disks.push(known);
+        Ok((facts, true))
+    }
+
+    /// Admits a further host to a disk of the API; the connections of the others go on.
+    ///
+    /// # Errors
+    /// If there is no such disk, or the target refuses the host.
+    pub(crate) fn admit(&mut self, name: &str, host: &str) -> Result<DiskFacts, DiskChangeError> {
+        let at = self.find_requested(name)?;
+        let config = &self.disks[at].config;
+        if config.hosts.iter().any(|one| one == host) {
+            return Ok(self.disks[at].facts());
+        }
+        if config.hosts.len() >= DISK_HOSTS_MAX {
+            return Err(DiskChangeError::Limit(DISK_HOSTS_MAX, "hosts of this disk"));
+        }
+        let mut hosts = config.hosts.clone();
+        hosts.push(host.to_owned());
+        hosts.sort();
+        let former = self.keep_hosts(at, hosts)?;
+        let admitted = match &mut self.disks[at].export {
+            Ok(active) => active.export.admit(host, active.secret.as_ref()),
+            Err(_) => Ok(()),
+        };
+        if let Err(error) = admitted {
+            self.keep_hosts(at, former)?;
+            return Err(DiskExportError::from(error).into());
+        }
+        Ok(self.disks[at].facts())
+    }
+
+    /// Removes a host from a disk of the API. The disk is exported anew, as the kernel keeps the connections of a host that
+    /// is not allowed any more; the other hosts connect again.
+    ///
+    /// # Errors
+    /// If there is no such disk or host, or it is the last one.
+    pub(crate) fn dismiss(&mut self, name: &str, host: &str) -> Result<DiskFacts, DiskChangeError> {
+        let at = self.find_requested(name)?;
+        let mut hosts = self.disks[at].config.hosts.clone();
+        hosts.retain(|one| one != host);
+        if hosts.len() == self.disks[at].config.hosts.len() {
+            return Err(DiskChangeError::UnknownHost(name.to_owned(), host.to_owned()));
+        }
+        if hosts.is_empty() {
+            return Err(DiskChangeError::LastHost(name.to_owned()));
+        }
+        self.keep_hosts(at, hosts)?;
+        let disk = self.disks.remove(at);
+        let config = disk.config.clone();
+        remove(disk);
+        let disk = self.export(config);
+        self.disks.insert(at, disk);
+        Ok(self.disks[at].facts())
+    }
+
+    /// Ends the export of a disk of the API; returns it as it was.
+    ///
+    /// # Errors
+    /// If there is no such disk.
+    pub(crate) fn delete(&mut self, name: &str) -> Result<DiskFacts, DiskChangeError> {
+        let at = self.find_requested(name)?;
+        let mut requested = self.requested.clone();
+        requested.retain(|disk| disk.name != self.disks[at].config.name);
+        self.keep(requested)?;
+        let disk = self.disks.remove(at);
+        let facts = disk.facts();
+        remove(disk);
+        Ok(facts)
+    }
+
+    /// Stores the list of the disks of the API.
+    fn keep(&mut self, requested: Vec<RequestedDisk>) -> Result<(), DiskChangeError> {
+        requested::write(&self.state, &requested)?;
+        self.requested = requested;
+        Ok(())
+    }
+
+    /// Stores the hosts of a disk of the API; returns the former ones.
+    fn keep_hosts(
+        &mut self,
+        at: usize,
+        hosts: Vec<String>,
+    ) -> Result<Vec<String>, DiskChangeError> {
+        let name = &self.disks[at].config.name;
+        let mut requested = self.requested.clone();
+        for disk in requested.iter_mut().filter(|disk| disk.name == *name) {
+            disk.hosts.clone_from(&hosts);
+        }
+        self.keep(requested)?;
+        Ok(std::mem::replace(&mut self.disks[at].config.hosts, hosts))
+    }
+
+    /// Removes all disks from the kernel; those of the API come back at the next start.
     pub fn stop(&mut self) {
+        self.is_stopped = true;
         self.disks.drain(..).for_each(remove);
     }
 }
@@ -211,21 +552,18 @@ impl DiskConfig {
     }
 }
 
-impl ConfiguredDisk {
-    fn nqn(&self) -> String {
-        self.config.nqn()
-    }
-
+impl KnownDisk {
     fn facts(&self) -> DiskFacts {
         let error = self.export.as_ref().err().map(ToString::to_string);
         DiskFacts {
             name: self.config.name.clone(),
-            nqn: self.nqn(),
+            nqn: self.config.nqn(),
             transport: self.config.transport.name().to_owned(),
             listens: self.config.listens(),
             bytes: self.bytes,
             hosts: self.config.hosts.clone(),
             has_secret: self.config.secret_file.is_some(),
+            origin: self.config.origin.name().to_owned(),
             state: if error.is_none() { "exported" } else { "failed" }.to_owned(),
             error,
         }
@@ -237,30 +575,13 @@ fn size_of(path: &Path) -> Option<u64> {
     File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0))).ok()
 }
 
-fn export(directory: &Path, config: &DiskConfig) -> Result<ActiveExport, DiskExportError> {
-    let secret = match &config.secret_file {
-        Some(file) => Some(read_secret(file)?),
-        None => None,
-    };
-    let request = ExportRequest {
-        name: config.name.clone(),
-        path: config.path.clone(),
-        hosts: config.hosts.clone(),
-        secret: secret.clone(),
-        transport: config.transport,
-        listens: config.listens.clone(),
-    };
-    let export = ExportStore::open(directory)?.export(&request)?;
-    Ok(ActiveExport { export, secret })
-}
-
 fn read_secret(file: &Path) -> Result<HostSecret, DiskExportError> {
     let wrong = |reason: String| DiskExportError::Secret { file: file.to_owned(), reason };
     let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
     HostSecret::parse(text.trim()).map_err(|error| wrong(error.to_string()))
 }
 
-fn remove(disk: ConfiguredDisk) {
+fn remove(disk: KnownDisk) {
     let Ok(active) = disk.export else { return };
     match active.export.remove() {
         Ok(()) => tracing::info!("disk {}: removed", disk.config.name),
@@ -280,13 +601,20 @@ mod tests {
             transport: FabricsTransport::Tcp,
             listens: vec!["127.0.0.1:4420".parse().unwrap()],
             secret_file: None,
+            origin: DiskOrigin::Configuration,
         }
+    }
+
+    fn start(configs: Vec<DiskConfig>) -> (tempfile::TempDir, ExportedDisks) {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&folder.path().join("state")).unwrap();
+        let exported = ExportedDisks::start(&state, configs, DiskExportPolicy::default());
+        (folder, exported)
     }
 
     #[test]
     fn disks_follow_the_configuration() {
-        let state = tempfile::tempdir().unwrap();
-        let mut exported = ExportedDisks::start(state.path(), vec![config("a"), config("b")]);
+        let (_folder, mut exported) = start(vec![config("a"), config("b")]);
         let names = |exported: &ExportedDisks| -> Vec<String> {
             exported.disks.iter().map(|disk| disk.config.name.clone()).collect()
         };
@@ -297,7 +625,8 @@ mod tests {
         assert_eq!((listed.state.as_str(), listed.bytes), ("failed", None), "{listed:?}");
         assert!(listed.error.as_ref().is_some_and(|error| !error.is_empty()), "{listed:?}");
         let changed = DiskConfig { path: "/another".into(), ..config("a") };
-        exported.apply(vec![config("b"), changed.clone(), config("c")]);
+        let policy = DiskExportPolicy::default();
+        exported.apply(vec![config("b"), changed.clone(), config("c")], policy);
         assert_eq!(names(&exported), ["b", "a", "c"]);
         assert!(exported.disks.iter().any(|disk| disk.config == changed));
         exported.stop();
@@ -306,8 +635,7 @@ mod tests {
 
     #[test]
     fn connection_needs_admitted_host() {
-        let state = tempfile::tempdir().unwrap();
-        let exported = ExportedDisks::start(state.path(), vec![config("a")]);
+        let (_folder, exported) = start(vec![config("a")]);
         let host = "nqn.2020-01.org.example:h";
         let refused = |name: &str, host: &str| exported.connection(name, host).unwrap_err();
         assert!(matches!(refused("b", host), DiskConnectionError::Unknown(_)));

@@ -8,6 +8,8 @@
 //! | `/api/v1/transfers/{id}` | GET, PATCH, DELETE | one transfer: read, change while running, cancel |
 //! | `/api/v1/transfers/{id}/tuning` | GET | decisions about its streams, and its rate over time |
 //! | `/api/v1/disks` | GET | disks that the agent exports |
+//! | `/api/v1/disks/{name}` | GET, PUT, DELETE | one disk: read, export, end its export |
+//! | `/api/v1/disks/{name}/hosts/{host_nqn}` | PUT, DELETE | admit a host, remove it |
 //! | `/api/v1/disks/{name}/connection` | POST | address, transport and secret of a disk, for one of its hosts |
 //!
 //! [`penstock_daemon::api`] lists the paths that every daemon has, checks access and defines the status codes.
@@ -23,7 +25,7 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use penstock_http::server::ConnectionTracker;
 use penstock_http::{MetricWriter, ServiceRole};
 use penstock_identity::Identity;
@@ -136,7 +138,7 @@ pub struct AgentApi {
     pub http: Vec<SocketAddr>,
     /// URLs of the gateway.
     pub webdav: Vec<String>,
-    /// Disks of the configuration.
+    /// Disks of the configuration and of clients.
     pub disks: Arc<Mutex<ExportedDisks>>,
     /// The agent's certificate, which a reload may renew.
     pub identity: Arc<Identity>,
@@ -162,6 +164,14 @@ impl ServiceRole for AgentApi {
             )
             .route("/api/v1/transfers/{id}/tuning", get(tuning::tuning))
             .route("/api/v1/disks", get(disks::list))
+            .route(
+                "/api/v1/disks/{name}",
+                get(disks::disk).put(disks::export).delete(disks::delete),
+            )
+            .route(
+                "/api/v1/disks/{name}/hosts/{host_nqn}",
+                put(disks::admit_host).delete(disks::remove_host),
+            )
             .route("/api/v1/disks/{name}/connection", post(disks::connection))
             .with_state(Arc::new(self.clone()))
     }

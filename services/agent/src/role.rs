@@ -165,8 +165,10 @@ impl AgentRole {
         };
         let submitted_runner =
             submitted.clone().map(|submitted| std::thread::spawn(move || submitted.run()));
-        let disks = if plays_agent { config.disks } else { Vec::new() };
-        let disks = ExportedDisks::start(context.state.path(), disks);
+        let disks = match plays_agent {
+            true => ExportedDisks::start(context.state, config.disks, config.disk_exports),
+            false => ExportedDisks::none(context.state),
+        };
         let api = AgentApi {
             submitted,
             mover: match &mover {
@@ -255,13 +257,19 @@ impl AgentRole {
             mover.set_limits(config.limits.clone());
         }
         *self.api.limits.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
-        let Config { exports, disks, token_tags, destinations, issuers, quotas, .. } = config;
+        let Config {
+            exports, disks, disk_exports, token_tags, destinations, issuers, quotas, ..
+        } = config;
         let former = self.api.authorizer.rules();
         let issuers = open_issuers(&issuers, &self.runtime, &former.issuers)?;
         let rules = AccessRules { tokens, exports, token_tags, destinations, issuers, quotas };
         self.api.authorizer.replace(rules);
         if self.mover.is_some() {
-            self.api.disks.lock().unwrap_or_else(PoisonError::into_inner).apply(disks);
+            self.api
+                .disks
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .apply(disks, disk_exports);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The HTTP API over real sockets, with a mover that records its calls.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -10,14 +10,19 @@ use penstock_agent::authorizer::{AccessRules, Authorizer};
 use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::{AccessMode, Export, MetricsAccess, Principal};
 use penstock_agent::destinations::DestinationRules;
-use penstock_agent::disks::{DiskConfig, ExportedDisks};
+use penstock_agent::disks::{
+    DiskConfig, DiskExportPolicy, DiskOrigin, ExportTarget, ExportedDisks, TargetExport,
+};
 use penstock_agent::http::api::TransferChange;
 use penstock_agent::http::{self, AgentApi, MoverControl, TransferControlError};
 use penstock_agent::running_forecast::RateForecaster;
 use penstock_agent::submitted::TransferStatus;
 use penstock_agent::tokens::{TokenSource, Tokens};
 use penstock_daemon::api::{self, DaemonApi};
-use penstock_disk::FabricsTransport;
+use penstock_daemon::state::StateDir;
+use penstock_disk::export::ExportRequest;
+use penstock_disk::nvme::auth::HostSecret;
+use penstock_disk::{DiskError, FabricsTransport};
 use penstock_http::PROBLEM_JSON;
 use penstock_http::access::ReadPolicy;
 use penstock_http::server::{self, ConnectionTracker};
@@ -111,6 +116,22 @@ struct Running {
 }
 
 fn start(listen: &str, metrics: MetricsAccess) -> Running {
+    let disk = DiskConfig {
+        name: "run-7".into(),
+        path: "/no/such/image".into(),
+        hosts: vec![HOST_NQN.into()],
+        transport: FabricsTransport::Tcp,
+        listens: vec!["127.0.0.1:4420".parse().unwrap()],
+        secret_file: None,
+        origin: DiskOrigin::Configuration,
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let state = StateDir::open(&folder.path().join("state")).unwrap();
+    let disks = ExportedDisks::start(&state, vec![disk], DiskExportPolicy::default());
+    start_with_disks(listen, metrics, disks)
+}
+
+fn start_with_disks(listen: &str, metrics: MetricsAccess, disks: ExportedDisks) -> Running {
     let runtime = Runtime::new().unwrap();
     let listen = [listen.parse().unwrap()];
     let listeners = runtime.block_on(server::bind(&listen)).unwrap();
@@ -137,16 +158,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         issuers: penstock_tokens::IssuerRegistry::default(),
         quotas: Vec::new(),
     }));
-    let disk = DiskConfig {
-        name: "run-7".into(),
-        path: "/no/such/image".into(),
-        hosts: vec![HOST_NQN.into()],
-        transport: FabricsTransport::Tcp,
-        listens: vec!["127.0.0.1:4420".parse().unwrap()],
-        secret_file: None,
-    };
     let state = tempfile::tempdir().unwrap();
-    let disks = ExportedDisks::start(state.path(), vec![disk]);
     let agent = AgentApi {
         mover: Arc::clone(&mover) as _,
         submitted: None,
@@ -328,6 +340,7 @@ fn disks_are_listed_with_reasons() {
         ("GET", "/api/v1/disks", None, "", 401, "Bearer TOKEN"),
         ("GET", "/api/v1/disks", Some(ALICE), "", 403, "--scope disk:NAME"),
         ("GET", "/api/v1/disks?x=1", Some(TOKEN), "", 422, "no parameter"),
+        ("DELETE", "/api/v1/disks/run-7", Some(TOKEN), "", 409, "of the configuration"),
         ("POST", connection, Some(TOKEN), own.as_str(), 409, "is not exported: "),
         ("POST", connection, Some(TOKEN), &other, 403, "does not admit the host"),
         ("POST", connection, Some(ALICE), &own, 403, "--scope disk:NAME"),
@@ -340,6 +353,123 @@ fn disks_are_listed_with_reasons() {
         assert_eq!(got, status, "{method} {path}: {text}");
         assert!(text.contains(words), "{method} {path}: {text}");
     }
+}
+
+/// Target that notes the hosts of each export, by the name of the disk.
+#[derive(Debug, Clone, Default)]
+struct RecordingTarget(Arc<Mutex<BTreeMap<String, Vec<String>>>>);
+
+#[derive(Debug)]
+struct RecordedExport {
+    target: RecordingTarget,
+    name: String,
+}
+
+impl RecordingTarget {
+    fn exports(&self) -> Vec<(String, usize)> {
+        let exports = self.0.lock().unwrap();
+        exports.iter().map(|(name, hosts)| (name.clone(), hosts.len())).collect()
+    }
+}
+
+impl ExportTarget for RecordingTarget {
+    fn remove_ended(&self) -> Result<Vec<String>, DiskError> {
+        Ok(Vec::new())
+    }
+
+    fn export(&self, request: &ExportRequest) -> Result<Box<dyn TargetExport>, DiskError> {
+        if request.path.ends_with("mounted.img") {
+            let path = request.path.display().to_string();
+            return Err(DiskError::Local { path, reason: "it is mounted on /mnt".to_owned() });
+        }
+        self.0.lock().unwrap().insert(request.name.clone(), request.hosts.clone());
+        Ok(Box::new(RecordedExport { target: self.clone(), name: request.name.clone() }))
+    }
+}
+
+impl TargetExport for RecordedExport {
+    fn admit(&mut self, host: &str, _: Option<&HostSecret>) -> Result<(), DiskError> {
+        self.target.0.lock().unwrap().get_mut(&self.name).unwrap().push(host.to_owned());
+        Ok(())
+    }
+
+    fn remove(self: Box<Self>) -> Result<(), DiskError> {
+        self.target.0.lock().unwrap().remove(&self.name);
+        Ok(())
+    }
+}
+
+#[test]
+fn clients_export_allowed_disks() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = StateDir::open(&folder.path().join("state")).unwrap();
+    let images = folder.path().join("images");
+    std::fs::create_dir(&images).unwrap();
+    for name in ["run-8.img", "mounted.img"] {
+        std::fs::write(images.join(name), [0; 4096]).unwrap();
+    }
+    std::fs::write(folder.path().join("other.img"), [0; 4096]).unwrap();
+    let policy = DiskExportPolicy { allow: vec![images.clone()], ..DiskExportPolicy::default() };
+    let target = RecordingTarget::default();
+    let start = |policy: DiskExportPolicy| {
+        let disks = ExportedDisks::start_with(Box::new(target.clone()), &state, Vec::new(), policy);
+        start_with_disks("127.0.0.1:0", MetricsAccess::Loopback, disks)
+    };
+    let body = |path: &std::path::Path, host: &str| {
+        format!("{{\"path\": \"{}\", \"hosts\": [\"{host}\"]}}", path.display())
+    };
+    let image = body(&images.join("run-8.img"), HOST_NQN);
+    let no_name = body(&images.join("run-8.img"), "dtn2");
+    let mounted = body(&images.join("mounted.img"), HOST_NQN);
+    let outside = body(&folder.path().join("other.img"), HOST_NQN);
+    let missing = body(&images.join("none.img"), HOST_NQN);
+    let disk = "/api/v1/disks/run-8";
+    let own_host = format!("{disk}/hosts/{HOST_NQN}");
+    let other_host = format!("{disk}/hosts/nqn.2020-01.org.example:other");
+    let running = start(policy.clone());
+    for (method, path, token, body, status, words) in [
+        ("PUT", disk, ALICE, image.as_str(), 403, "--scope disk:NAME"),
+        ("PUT", disk, "wrong", &image, 401, "token"),
+        ("PUT", disk, TOKEN, "{\"path\": \"/x\"}", 400, "hosts"),
+        ("PUT", disk, TOKEN, "{\"path\": \"/x\", \"hosts\": []}", 422, "/hosts"),
+        ("PUT", disk, TOKEN, &no_name, 422, "/hosts/0"),
+        ("PUT", "/api/v1/disks/a%20b", TOKEN, &image, 400, "no name of a disk"),
+        ("PUT", disk, TOKEN, &outside, 403, "[disks] allow"),
+        ("PUT", disk, TOKEN, &missing, 403, "[disks] allow"),
+        ("PUT", disk, TOKEN, &mounted, 409, "mounted on /mnt"),
+        ("GET", disk, TOKEN, "", 404, "'run-8'"),
+        ("PUT", disk, TOKEN, &image, 201, "\"origin\":\"api\""),
+        ("PUT", disk, TOKEN, &image, 200, "\"state\":\"exported\""),
+        ("PUT", disk, TOKEN, &mounted, 409, "another disk"),
+        ("GET", disk, TOKEN, "", 200, "\"bytes\":4096"),
+        ("DELETE", &own_host, TOKEN, "", 409, "end its export"),
+        ("DELETE", &other_host, TOKEN, "", 404, "does not admit"),
+        ("PUT", &other_host, TOKEN, "", 200, ":other"),
+        ("PUT", &other_host, TOKEN, "", 200, ":other"),
+        ("DELETE", &own_host, TOKEN, "", 200, ":other"),
+        ("PUT", &own_host, TOKEN, "", 200, HOST_NQN),
+        ("PUT", "/api/v1/disks/run-9/hosts/nqn.x", TOKEN, "", 404, "'run-9'"),
+        ("DELETE", "/api/v1/disks/run-9", TOKEN, "", 404, "'run-9'"),
+    ] {
+        let (got, text) = running.request(method, path, Some(token), body);
+        assert_eq!(got, status, "{method} {path}: {text}");
+        assert!(text.contains(words), "{method} {path}: {text}");
+    }
+    assert_eq!(target.exports(), [("run-8".to_owned(), 2)]);
+    drop(running);
+
+    // After a restart it is exported again, unless the operator allows it no more.
+    target.0.lock().unwrap().clear();
+    let running = start(policy);
+    assert_eq!(target.exports(), [("run-8".to_owned(), 2)]);
+    drop(running);
+    let running = start(DiskExportPolicy::default());
+    let (_, text) = running.request("GET", disk, Some(TOKEN), "");
+    assert!(text.contains("\"state\":\"failed\"") && text.contains("[disks] allow"), "{text}");
+    assert_eq!(running.request("DELETE", disk, Some(TOKEN), "").0, 200);
+    assert_eq!(running.request("GET", disk, Some(TOKEN), "").0, 404);
+    drop(running);
+    assert_eq!(start(DiskExportPolicy::default()).request("GET", disk, Some(TOKEN), "").0, 404);
 }
 
 #[test]

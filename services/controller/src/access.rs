@@ -121,7 +121,9 @@ impl AuthorizedClient {
 
     /// True if it has any scope besides `agent` and `disk`.
     pub(crate) fn is_client(&self) -> bool {
-        self.has(|scope| !matches!(scope, ApiScope::Agent(_) | ApiScope::Disk(_)))
+        self.has(|scope| {
+            !matches!(scope, ApiScope::Agent(_) | ApiScope::Disk(_) | ApiScope::DiskExport)
+        })
     }
 
     /// True if it may change requests of others and the network's state.
@@ -139,7 +141,7 @@ impl AuthorizedClient {
         self.has(|scope| match scope {
             ApiScope::Operate | ApiScope::Submit(None) => true,
             ApiScope::Submit(Some(one)) => one == class,
-            ApiScope::Read | ApiScope::Agent(_) | ApiScope::Disk(_) => false,
+            ApiScope::Read | ApiScope::Agent(_) | ApiScope::Disk(_) | ApiScope::DiskExport => false,
         })
     }
 

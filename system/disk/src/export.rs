@@ -303,6 +303,34 @@ impl DiskExport {
         &self.record
     }
 
+    /// Admits a further host; the connections of the others go on.
+    ///
+    /// # Errors
+    /// When an object cannot be made, or the host has another secret: then the export is as before.
+    pub fn admit(&mut self, host: &str, secret: Option<&HostSecret>) -> Result<(), DiskError> {
+        nqn::checked(host)?;
+        if self.record.hosts.iter().any(|one| one == host) {
+            return Ok(());
+        }
+        let _all = self.store.lock_all()?;
+        let subsystem = PathBuf::from("subsystems").join(&self.record.nqn);
+        let steps = host_steps(host, secret, &subsystem, &self.store.root, &self.store.claimed()?)?;
+        let path = self.store.record_path(&self.record.nqn);
+        let mut record = self.record.clone();
+        record.hosts.push(host.to_owned());
+        record.steps.extend(steps.iter().filter(|step| step.is_undone()).cloned());
+        write_record(&path, &record)?;
+        for step in &steps {
+            if let Err(error) = step.apply(&self.store.root) {
+                self.store.undo(&steps)?;
+                write_record(&path, &self.record)?;
+                return Err(local(&self.store.root.join(step.path()), &error));
+            }
+        }
+        self.record = record;
+        Ok(())
+    }
+
     /// Removes the objects of the export and its record.
     ///
     /// # Errors
@@ -359,33 +387,13 @@ fn steps(
         steps.push(write(namespace.join("buffered_io"), "1"));
     }
     steps.push(write(namespace.join("enable"), "1"));
-    // An object that another program made is used, but not removed.
-    let share = |path: &Path| {
-        let is_theirs = root.join(path).exists() && !ours.iter().any(|one| one == path);
-        (!is_theirs).then(|| ConfigStep::Share { path: path.to_owned() })
-    };
     for host in &request.hosts {
-        let path = PathBuf::from("hosts").join(host);
-        steps.extend(share(&path));
-        let key = path.join("dhchap_key");
-        let present = fs::read_to_string(root.join(&key)).unwrap_or_default();
-        match (&request.secret, present.trim_end().trim_end_matches('\0')) {
-            (Some(secret), "") => steps.push(write(key, &secret.text())),
-            (Some(secret), present) if present != secret.text() => {
-                return Err(refused(
-                    &root.join(&key),
-                    "this host has another secret already: give that one, or end its exports",
-                ));
-            }
-            _ => {}
-        }
-        let link = subsystem.join("allowed_hosts").join(host);
-        steps.push(ConfigStep::Link { target: path, link });
+        steps.extend(host_steps(host, request.secret.as_ref(), &subsystem, root, ours)?);
     }
     for (port, listens) in ports {
         let port_path = PathBuf::from("ports").join(port.to_string());
         let is_new = !root.join(&port_path).exists();
-        steps.extend(share(&port_path));
+        steps.extend(share_step(&port_path, root, ours));
         if is_new {
             let family = if listens.is_ipv4() { "ipv4" } else { "ipv6" };
             for (name, value) in [
@@ -402,6 +410,39 @@ fn steps(
         let link = port_path.join("subsystems").join(nqn);
         steps.push(ConfigStep::Link { target: subsystem.clone(), link });
     }
+    Ok(steps)
+}
+
+/// Step that makes an object unless another program has made it: that one is used, but not removed.
+fn share_step(path: &Path, root: &Path, ours: &[PathBuf]) -> Option<ConfigStep> {
+    let is_theirs = root.join(path).exists() && !ours.iter().any(|one| one == path);
+    (!is_theirs).then(|| ConfigStep::Share { path: path.to_owned() })
+}
+
+/// Steps that admit a host to a subsystem.
+fn host_steps(
+    host: &str,
+    secret: Option<&HostSecret>,
+    subsystem: &Path,
+    root: &Path,
+    ours: &[PathBuf],
+) -> Result<Vec<ConfigStep>, DiskError> {
+    let path = PathBuf::from("hosts").join(host);
+    let mut steps: Vec<ConfigStep> = share_step(&path, root, ours).into_iter().collect();
+    let key = path.join("dhchap_key");
+    let present = fs::read_to_string(root.join(&key)).unwrap_or_default();
+    match (secret, present.trim_end().trim_end_matches('\0')) {
+        (Some(secret), "") => steps.push(ConfigStep::Write { path: key, value: secret.text() }),
+        (Some(secret), present) if present != secret.text() => {
+            return Err(refused(
+                &root.join(&key),
+                "this host has another secret already: give that one, or end its exports",
+            ));
+        }
+        _ => {}
+    }
+    let link = subsystem.join("allowed_hosts").join(host);
+    steps.push(ConfigStep::Link { target: path, link });
     Ok(steps)
 }
 
@@ -615,6 +656,52 @@ mod tests {
         assert!(module.contains("modprobe nvmet-rdma"), "{module}");
     }
 
+    fn record(steps: Vec<ConfigStep>) -> ExportRecord {
+        ExportRecord {
+            nqn: "nqn.x".to_owned(),
+            path: "/data/image".into(),
+            transport: FabricsTransport::Rdma,
+            listens: vec!["10.0.0.2:4420".parse().unwrap()],
+            hosts: Vec::new(),
+            has_secret: false,
+            boot_id: penstock_sys::machine::boot_id().unwrap_or_default(),
+            steps,
+        }
+    }
+
+    #[test]
+    fn admitted_host_is_recorded() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("nvmet");
+        let store = ExportStore {
+            root: root.clone(),
+            ..ExportStore::open(&folder.path().join("disks")).unwrap()
+        };
+        let allowed = root.join("subsystems/nqn.x/allowed_hosts");
+        fs::create_dir_all(&allowed).unwrap();
+        fs::create_dir_all(root.join("hosts")).unwrap();
+        let lock =
+            ExclusiveFileLock::try_lock_at(&store.record_path("nqn.x").with_extension("lock"));
+        let mut export = DiskExport {
+            record: record(Vec::new()),
+            store: store.clone(),
+            lock: lock.unwrap(),
+            _held: held(folder.path()),
+        };
+        let host = "nqn.2020-01.org.example:h";
+        export.admit(host, None).unwrap();
+        assert!(allowed.join(host).exists());
+        assert_eq!(store.list().unwrap()[0].0.hosts, [host]);
+        // Without its directory the second link fails: nothing of the host stays.
+        fs::remove_dir_all(&allowed).unwrap();
+        let other = "nqn.2020-01.org.example:i";
+        assert!(export.admit(other, None).is_err());
+        assert!(!root.join("hosts").join(other).exists());
+        assert_eq!(store.list().unwrap()[0].0.hosts, [host]);
+        export.remove().unwrap();
+        assert!(!root.join("hosts").join(host).exists() && store.list().unwrap().is_empty());
+    }
+
     #[test]
     fn ended_exports_are_removed() {
         let folder = tempfile::tempdir().unwrap();
@@ -625,16 +712,7 @@ mod tests {
         };
         let subsystem = PathBuf::from("subsystems/nqn.x");
         fs::create_dir_all(root.join(&subsystem)).unwrap();
-        let record = ExportRecord {
-            nqn: "nqn.x".to_owned(),
-            path: "/data/image".into(),
-            transport: FabricsTransport::Rdma,
-            listens: vec!["10.0.0.2:4420".parse().unwrap()],
-            hosts: Vec::new(),
-            has_secret: false,
-            boot_id: penstock_sys::machine::boot_id().unwrap_or_default(),
-            steps: vec![ConfigStep::Create { path: subsystem.clone() }],
-        };
+        let record = record(vec![ConfigStep::Create { path: subsystem.clone() }]);
         let path = store.record_path("nqn.x");
         write_record(&path, &record).unwrap();
         let lock = ExclusiveFileLock::try_lock_at(&path.with_extension("lock")).unwrap();

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Generator, Callable
+from collections.abc import Generator, Callable, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -87,8 +87,58 @@ class Agent(Service):
 
     @operation("GET", "/api/v1/disks")
     def disks(self) -> tuple[models.Disk, ...]:
-        """Returns the disks of the agent's configuration, also those that could not be exported."""
+        """Returns the disks that the agent exports, also those that could not be exported."""
         return (self._call("GET", "/api/v1/disks", models.Disks.from_json)).disks
+
+    @operation("GET", "/api/v1/disks/{name}")
+    def disk(self, name: str) -> models.Disk:
+        """Returns one disk by its name."""
+        return self._call("GET", "/api/v1/disks/{name}", models.Disk.from_json, path={"name": name})
+
+    @operation("PUT", "/api/v1/disks/{name}")
+    def export_disk(
+        self, name: str, *, path: str, hosts: Sequence[str], transport: str | None = None
+    ) -> models.Disk:
+        """Exports a file or device of the agent, below a path that its operator allows, to hosts by their NQN."""
+        body = models.DiskExport(
+            path=path,
+            hosts=tuple(hosts),
+            transport=transport,  # type: ignore[arg-type,unused-ignore]
+        )
+        return self._call(
+            "PUT",
+            "/api/v1/disks/{name}",
+            models.Disk.from_json,
+            path={"name": name},
+            body=body.to_json(),
+            repeatable=True,
+        )
+
+    @operation("DELETE", "/api/v1/disks/{name}")
+    def delete_disk(self, name: str) -> models.Disk:
+        """Ends the export of a disk that a client of the API made."""
+        return self._call("DELETE", "/api/v1/disks/{name}", models.Disk.from_json, path={"name": name})
+
+    @operation("PUT", "/api/v1/disks/{name}/hosts/{host_nqn}")
+    def admit_disk_host(self, name: str, host_nqn: str) -> models.Disk:
+        """Admits a host to a disk that a client of the API exports."""
+        return self._call(
+            "PUT",
+            "/api/v1/disks/{name}/hosts/{host_nqn}",
+            models.Disk.from_json,
+            path={"name": name, "host_nqn": host_nqn},
+            repeatable=True,
+        )
+
+    @operation("DELETE", "/api/v1/disks/{name}/hosts/{host_nqn}")
+    def remove_disk_host(self, name: str, host_nqn: str) -> models.Disk:
+        """Removes a host from a disk that a client of the API exports, and ends its connection."""
+        return self._call(
+            "DELETE",
+            "/api/v1/disks/{name}/hosts/{host_nqn}",
+            models.Disk.from_json,
+            path={"name": name, "host_nqn": host_nqn},
+        )
 
     @operation("POST", "/api/v1/disks/{name}/connection")
     def disk_connection(self, name: str, *, host_nqn: str) -> models.DiskConnection:

@@ -28,7 +28,7 @@ use super::types::{
 use super::{Export, Layer};
 use crate::controller;
 use crate::destinations::{DestinationRule, DestinationRules};
-use crate::disks::DiskConfig;
+use crate::disks::{DiskConfig, DiskExportPolicy, DiskOrigin};
 use crate::fireflies::TagRule;
 use crate::tokens::{TokenSource, check_token_name};
 use penstock_http::Url;
@@ -40,6 +40,7 @@ pub(super) struct FileConfig {
     pub(super) layer: Layer,
     pub(super) exports: Vec<Export>,
     pub(super) disks: Vec<DiskConfig>,
+    pub(super) disk_exports: DiskExportPolicy,
     pub(super) tokens: Vec<TokenSource>,
     pub(super) token_tags: HashMap<String, TagRule>,
     pub(super) registry: Option<Url>,
@@ -85,6 +86,8 @@ struct AgentDocument {
     export: Vec<Spanned<ExportTable>>,
     #[serde(default)]
     disk: Vec<Spanned<DiskTable>>,
+    #[serde(default)]
+    disks: DiskExportsTable,
     #[serde(default)]
     token: Vec<Spanned<TokenTable>>,
     #[serde(default)]
@@ -245,9 +248,7 @@ impl DiskTable {
         for host in &hosts {
             nqn::checked(host)?;
         }
-        let port = self.port.unwrap_or(penstock_disk::DEFAULT_PORT);
-        let addresses = self.address.unwrap_or_else(|| vec![IpAddr::V4(Ipv4Addr::UNSPECIFIED)]);
-        let listens = addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
+        let listens = target_addresses(self.address, self.port);
         Ok(DiskConfig {
             name,
             path: file.beside(self.path),
@@ -255,7 +256,37 @@ impl DiskTable {
             transport: self.transport,
             listens,
             secret_file: self.secret_file.map(|path| file.beside(path)),
+            origin: DiskOrigin::Configuration,
         })
+    }
+}
+
+/// Addresses on which a target listens.
+fn target_addresses(addresses: Option<Vec<IpAddr>>, port: Option<u16>) -> Vec<SocketAddr> {
+    let port = port.unwrap_or(penstock_disk::DEFAULT_PORT);
+    let addresses = addresses.unwrap_or_else(|| vec![IpAddr::V4(Ipv4Addr::UNSPECIFIED)]);
+    addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+}
+
+/// Exports by clients of the API.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DiskExportsTable {
+    #[serde(default, deserialize_with = "one_or_many")]
+    allow: Option<Vec<PathBuf>>,
+    #[serde(default, deserialize_with = "one_or_many")]
+    address: Option<Vec<IpAddr>>,
+    port: Option<u16>,
+    secret_file: Option<PathBuf>,
+}
+
+impl DiskExportsTable {
+    fn lower(self, beside: impl Fn(PathBuf) -> PathBuf) -> DiskExportPolicy {
+        DiskExportPolicy {
+            allow: self.allow.unwrap_or_default().into_iter().map(&beside).collect(),
+            listens: target_addresses(self.address, self.port),
+            secret_file: self.secret_file.map(beside),
+        }
     }
 }
 
@@ -431,6 +462,7 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
         layer,
         exports,
         disks,
+        disk_exports: document.disks.lower(beside),
         tokens,
         token_tags,
         registry: document.scitags.registry,

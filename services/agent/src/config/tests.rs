@@ -119,6 +119,25 @@ secret_file = \"secret\"
     assert_eq!((device.hosts.len(), device.transport.name()), (2, "rdma"));
     assert_eq!(addresses(&device.listens), ["192.0.2.10:4421", "[2001:db8::10]:4421"]);
     assert_eq!(device.secret_file, Some(setting.directory.path().join("secret")));
+    assert_eq!(config.disk_exports, DiskExportPolicy::default());
+}
+
+#[test]
+fn clients_export_allowed_paths() {
+    let setting = Setting::new();
+    let text = "
+[agent]
+root = \"data\"
+[disks]
+allow = [\"images\", \"/dev/nvme1n1\"]
+address = \"192.0.2.10\"
+secret_file = \"secret\"
+";
+    let policy = setting.load(text, Layer::default()).unwrap().disk_exports;
+    let beside = |name: &str| setting.directory.path().join(name);
+    assert_eq!(policy.allow, [beside("images"), "/dev/nvme1n1".into()]);
+    assert_eq!(addresses(&policy.listens), ["192.0.2.10:4420"]);
+    assert_eq!(policy.secret_file, Some(beside("secret")));
 }
 
 #[test]

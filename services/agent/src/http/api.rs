@@ -562,7 +562,7 @@ pub(super) fn find(
     info(title = "Penstock agent", description = "Submitting, watching and steering the transfers of a data transfer node.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"), contact()),
     paths(agent, transfers, super::submission::submit, super::submission::follow, transfer, super::tuning::tuning, change, cancel, super::disks::list,
-        super::disks::connection),
+        super::disks::disk, super::disks::export, super::disks::delete, super::disks::admit_host, super::disks::remove_host, super::disks::connection),
     components(schemas(ProblemDetails)),
     modifiers(&BearerToken)
 )]
@@ -604,6 +604,8 @@ pub fn document() -> utoipa::openapi::OpenApi {
             ("Export", "mode", &["read", "write", "read-write"]),
             ("Disk", "transport", &["tcp", "rdma"]),
             ("Disk", "state", &["exported", "failed"]),
+            ("Disk", "origin", &["configuration", "api"]),
+            ("DiskExport", "transport", &["tcp", "rdma"]),
             ("DiskConnection", "transport", &["tcp", "rdma"]),
         ],
     );

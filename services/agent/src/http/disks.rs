@@ -1,9 +1,11 @@
-//! Disks that the agent exports: their list, and what a host needs to connect to one.
+//! Disks that the agent exports: their list, what a host needs to connect to one, and exports by clients of the API.
 //!
 //! The list is open to those who may read the API. Address and secret of a disk take the agent's own token, or an issued one
-//! with the scope `operate`, `disk:*` or `disk:NAME`; the agent gives them only for a host that the disk's configuration names.
+//! with the scope `operate`, `disk:*` or `disk:NAME`; the agent gives them only for a host that the disk admits. To export a
+//! disk, change its hosts and end the export takes the agent's own token, or the scope `operate` or `disk.export`.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
 use axum::Json;
@@ -13,23 +15,29 @@ use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, Method, StatusCode, header};
 use penstock_daemon::api::{Bearers, IssuedAccess};
+use penstock_disk::FabricsTransport;
+use penstock_disk::nvme::nqn;
 use penstock_http::tokens::bearer;
 use penstock_http::{ApiCaller, ProblemDetails, QueryParams, RawQuery, Refused};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::AgentApi;
 use super::api::API_PAGE;
-use crate::disks::{DiskConnectionError, ExportedDisks};
+use crate::disks::{
+    DISK_HOSTS_MAX, DiskChangeError, DiskConnectionError, DiskExportError, ExportedDisks,
+    RequestedDisk,
+};
 
-/// Disks of the agent's configuration.
+/// Disks that the agent exports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Disks {
-    /// Disks in the order of the configuration.
+    /// Disks of the configuration in its order, then those that clients of the API export.
     pub disks: Vec<DiskFacts>,
 }
 
-/// A disk of the agent's configuration.
+/// A disk that the agent exports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Disk)]
 pub struct DiskFacts {
@@ -47,6 +55,9 @@ pub struct DiskFacts {
     pub hosts: Vec<String>,
     /// True where the hosts need a secret.
     pub has_secret: bool,
+    /// `configuration` of the agent, or `api` for a disk that a client of the API exports.
+    #[serde(default)]
+    pub origin: String,
     /// `exported`, or `failed` for a disk that cannot be exported.
     pub state: String,
     /// Reason of a failure, with a remedy; null for an exported disk.
@@ -60,6 +71,22 @@ pub struct DiskFacts {
 pub struct DiskConnectionBody {
     /// Qualified name of the host, one of the `hosts` of the disk.
     pub host_nqn: String,
+}
+
+/// A disk to export.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = DiskExport)]
+#[serde(deny_unknown_fields)]
+pub struct DiskExportBody {
+    /// File or block device at the agent, below a path that its operator allows (`[disks] allow`).
+    pub path: String,
+    /// Qualified names of the hosts that may connect, and write.
+    #[schema(min_items = 1, max_items = 256)]
+    pub hosts: Vec<String>,
+    /// Transport of the connections of hosts; tcp unless given.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub transport: FabricsTransport,
 }
 
 /// All that a host needs to connect to a disk.
@@ -89,18 +116,34 @@ impl fmt::Debug for DiskConnectionFacts {
 
 /// Client of the paths of disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum DiskClient {
-    /// May use all disks.
-    All,
-    /// May use the disks of these names.
-    Named(Vec<String>),
+pub(super) struct DiskClient {
+    /// Name for log lines.
+    name: String,
+    /// Disks whose address and secret the client may learn; `None` for all.
+    disks: Option<Vec<String>>,
+    /// True if the client may export disks.
+    exports: bool,
 }
 
 impl DiskClient {
+    fn operator() -> Self {
+        Self { name: "the operator".to_owned(), disks: None, exports: true }
+    }
+
     fn may_use(&self, name: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Named(names) => names.iter().any(|one| one == name),
+        self.disks.as_ref().is_none_or(|names| names.iter().any(|one| one == name))
+    }
+
+    fn may_see(&self, name: &str) -> bool {
+        self.exports || self.may_use(name)
+    }
+
+    fn check_exports(&self) -> Result<(), ProblemDetails> {
+        match self.exports {
+            true => Ok(()),
+            false => Err(ProblemDetails::forbidden(
+                "the token may not export disks: the agent's operator issues one with penstock token create --scope disk.export",
+            )),
         }
     }
 }
@@ -113,42 +156,78 @@ impl FromRequestParts<Arc<AgentApi>> for DiskClient {
         api: &Arc<AgentApi>,
     ) -> Result<Self, ProblemDetails> {
         let token = match parts.extensions.get::<ApiCaller>().cloned() {
-            Some(ApiCaller::Owner) => return Ok(Self::All),
+            Some(ApiCaller::Owner) => return Ok(Self::operator()),
             Some(ApiCaller::Bearer(token)) => token,
             // The daemon has admitted the request: one that reads, or that of a token with the scope operate.
-            _ if matches!(parts.method, Method::GET | Method::HEAD) => return Ok(Self::All),
+            _ if matches!(parts.method, Method::GET | Method::HEAD) => return Ok(Self::operator()),
             _ => bearer(&parts.headers).unwrap_or_default().to_owned(),
         };
-        if api.authorizer.issued_access(&token) == Some(IssuedAccess::Operate) {
-            return Ok(Self::All);
+        let authorizer = &api.authorizer;
+        let name = authorizer.api_client(&token).map(|client| client.name).unwrap_or_default();
+        if authorizer.issued_access(&token) == Some(IssuedAccess::Operate) {
+            return Ok(Self { name, ..Self::operator() });
         }
-        match api.authorizer.disks_of(&token) {
-            None => Ok(Self::All),
-            Some(names) if !names.is_empty() => Ok(Self::Named(names)),
-            Some(_) => Err(ProblemDetails::forbidden(
+        let (disks, exports) = (authorizer.disks_of(&token), authorizer.may_export_disks(&token));
+        if !exports && disks.as_ref().is_some_and(Vec::is_empty) {
+            return Err(ProblemDetails::forbidden(
                 "the token has no scope for disks: the agent's operator issues one with penstock token create --scope disk:NAME",
-            )),
+            ));
         }
+        Ok(Self { name, disks, exports })
     }
 }
 
 /// Runs `work` with the disks; exports of a reload may hold them for seconds.
 async fn with_disks<T: Send + 'static>(
     api: &AgentApi,
-    work: impl FnOnce(&ExportedDisks) -> T + Send + 'static,
+    work: impl FnOnce(&mut ExportedDisks) -> T + Send + 'static,
 ) -> Result<T, ProblemDetails> {
     let disks = Arc::clone(&api.disks);
     let done = tokio::task::spawn_blocking(move || {
-        work(&disks.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut disks.lock().unwrap_or_else(PoisonError::into_inner))
     });
     done.await.map_err(|_| {
         ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, "the disks could not be read")
     })
 }
 
-/// Returns the disks of the configuration, also those that could not be exported.
+/// Runs `work`, which changes the disks.
+async fn change<T: Send + 'static>(
+    api: &AgentApi,
+    work: impl FnOnce(&mut ExportedDisks) -> Result<T, DiskChangeError> + Send + 'static,
+) -> Result<T, ProblemDetails> {
+    with_disks(api, work).await?.map_err(|error| {
+        let status = match &error {
+            DiskChangeError::Unknown(_) | DiskChangeError::UnknownHost(..) => StatusCode::NOT_FOUND,
+            DiskChangeError::Export(DiskExportError::Path(_)) => StatusCode::FORBIDDEN,
+            DiskChangeError::List(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            DiskChangeError::Configured(_)
+            | DiskChangeError::Other(_)
+            | DiskChangeError::LastHost(_)
+            | DiskChangeError::Stopped
+            | DiskChangeError::Limit(..)
+            | DiskChangeError::Export(_) => StatusCode::CONFLICT,
+        };
+        ProblemDetails::new(status, error.to_string())
+    })
+}
+
+fn segment<T>(path: Result<Path<T>, PathRejection>) -> Result<T, ProblemDetails> {
+    path.map(|Path(text)| text).map_err(|error| ProblemDetails::bad_request(error.body_text()))
+}
+
+fn read_body<T: DeserializeOwned>(
+    body: Result<Bytes, BytesRejection>,
+) -> Result<T, ProblemDetails> {
+    let body =
+        body.map_err(|rejection| ProblemDetails::new(rejection.status(), rejection.body_text()))?;
+    serde_json::from_slice(&body)
+        .map_err(|error| ProblemDetails::bad_request(format!("cannot read the request: {error}")))
+}
+
+/// Returns the disks that the agent exports, also those that could not be exported.
 #[utoipa::path(get, path = "/api/v1/disks", operation_id = "disks", security((), ("token" = [])), responses(
-    (status = 200, body = Disks, description = "The disks of the configuration"),
+    (status = 200, body = Disks, description = "The disks"),
     Refused,
 ))]
 pub(super) async fn list(
@@ -157,14 +236,126 @@ pub(super) async fn list(
     given: RawQuery,
 ) -> Result<Json<Disks>, ProblemDetails> {
     QueryParams::new(given)?.none(API_PAGE)?;
-    let mut disks = with_disks(&api, ExportedDisks::list).await?;
-    disks.retain(|disk| client.may_use(&disk.name));
+    let mut disks = with_disks(&api, |disks| disks.list()).await?;
+    disks.retain(|disk| client.may_see(&disk.name));
     Ok(Json(Disks { disks }))
+}
+
+/// Returns one disk by its name.
+#[utoipa::path(get, path = "/api/v1/disks/{name}", operation_id = "disk", security((), ("token" = [])),
+    params(("name" = String, Path, description = "Name of the disk, or its qualified name")), responses(
+    (status = 200, body = DiskFacts, description = "The disk"),
+    Refused,
+))]
+pub(super) async fn disk(
+    State(api): State<Arc<AgentApi>>,
+    client: DiskClient,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<DiskFacts>, ProblemDetails> {
+    let name = segment(name)?;
+    let disks = with_disks(&api, |disks| disks.list()).await?;
+    let found = disks.into_iter().find(|disk| disk.name == name || disk.nqn == name);
+    let unknown = || ProblemDetails::not_found(DiskChangeError::Unknown(name.clone()).to_string());
+    found.filter(|disk| client.may_see(&disk.name)).map(Json).ok_or_else(unknown)
+}
+
+/// Exports a file or device as a disk, until it is deleted; also after a restart of the agent.
+///
+/// The operator must allow the path, and nothing else may use the file or device. The same body again changes nothing.
+#[utoipa::path(put, path = "/api/v1/disks/{name}", operation_id = "export_disk", security(("token" = [])),
+    params(("name" = String, Path, description = "Name of the disk, or a qualified name")), request_body = DiskExportBody, responses(
+    (status = 201, body = DiskFacts, description = "The new disk"),
+    (status = 200, body = DiskFacts, description = "The disk that the same body made before"),
+    Refused,
+))]
+pub(super) async fn export(
+    State(api): State<Arc<AgentApi>>,
+    client: DiskClient,
+    name: Result<Path<String>, PathRejection>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(StatusCode, Json<DiskFacts>), ProblemDetails> {
+    client.check_exports()?;
+    let name = segment(name)?;
+    nqn::of_disk(&name).map_err(|error| ProblemDetails::bad_request(error.to_string()))?;
+    let DiskExportBody { path, hosts, transport } = read_body(body)?;
+    if hosts.is_empty() || hosts.len() > DISK_HOSTS_MAX {
+        let text = format!("name 1 to {DISK_HOSTS_MAX} hosts that may connect");
+        return Err(ProblemDetails::field("/hosts", text));
+    }
+    for (at, host) in hosts.iter().enumerate() {
+        nqn::checked(host)
+            .map_err(|error| ProblemDetails::field(format!("/hosts/{at}"), error.to_string()))?;
+    }
+    let disk = RequestedDisk { name, path: PathBuf::from(path), hosts, transport };
+    let (disk, is_new) = change(&api, move |disks| disks.create(disk)).await?;
+    if is_new {
+        tracing::info!("disk {}: exported to {:?} by {}", disk.name, disk.hosts, client.name);
+    }
+    Ok((if is_new { StatusCode::CREATED } else { StatusCode::OK }, Json(disk)))
+}
+
+/// Ends the export of a disk that a client of the API made, and the connections of its hosts. The file stays.
+#[utoipa::path(delete, path = "/api/v1/disks/{name}", operation_id = "delete_disk", security(("token" = [])),
+    params(("name" = String, Path, description = "Name of the disk, or its qualified name")), responses(
+    (status = 200, body = DiskFacts, description = "The disk as it was"),
+    Refused,
+))]
+pub(super) async fn delete(
+    State(api): State<Arc<AgentApi>>,
+    client: DiskClient,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<DiskFacts>, ProblemDetails> {
+    client.check_exports()?;
+    let name = segment(name)?;
+    let disk = change(&api, move |disks| disks.delete(&name)).await?;
+    tracing::info!("disk {}: export ended by {}", disk.name, client.name);
+    Ok(Json(disk))
+}
+
+/// Admits a host to a disk that a client of the API exports. The connections of the other hosts go on.
+#[utoipa::path(put, path = "/api/v1/disks/{name}/hosts/{host_nqn}", operation_id = "admit_disk_host", security(("token" = [])),
+    params(("name" = String, Path, description = "Name of the disk, or its qualified name"),
+        ("host_nqn" = String, Path, description = "Qualified name of the host")), responses(
+    (status = 200, body = DiskFacts, description = "The disk, which admits the host"),
+    Refused,
+))]
+pub(super) async fn admit_host(
+    State(api): State<Arc<AgentApi>>,
+    client: DiskClient,
+    names: Result<Path<(String, String)>, PathRejection>,
+) -> Result<Json<DiskFacts>, ProblemDetails> {
+    client.check_exports()?;
+    let (name, host) = segment(names)?;
+    nqn::checked(&host).map_err(|error| ProblemDetails::bad_request(error.to_string()))?;
+    let admitted = host.clone();
+    let disk = change(&api, move |disks| disks.admit(&name, &admitted)).await?;
+    tracing::info!("disk {}: host {host} admitted by {}", disk.name, client.name);
+    Ok(Json(disk))
+}
+
+/// Removes a host from a disk that a client of the API exports, and ends its connection. The other hosts connect again.
+#[utoipa::path(delete, path = "/api/v1/disks/{name}/hosts/{host_nqn}", operation_id = "remove_disk_host", security(("token" = [])),
+    params(("name" = String, Path, description = "Name of the disk, or its qualified name"),
+        ("host_nqn" = String, Path, description = "Qualified name of the host")), responses(
+    (status = 200, body = DiskFacts, description = "The disk without the host"),
+    Refused,
+))]
+pub(super) async fn remove_host(
+    State(api): State<Arc<AgentApi>>,
+    client: DiskClient,
+    names: Result<Path<(String, String)>, PathRejection>,
+) -> Result<Json<DiskFacts>, ProblemDetails> {
+    client.check_exports()?;
+    let (name, host) = segment(names)?;
+    let removed = host.clone();
+    let disk = change(&api, move |disks| disks.dismiss(&name, &removed)).await?;
+    tracing::info!("disk {}: host {} removed by {}", disk.name, host.escape_debug(), client.name);
+    Ok(Json(disk))
 }
 
 /// Returns what a host needs to connect to a disk: address, transport and its secret.
 ///
-/// The configuration of the disk must name the host.
+/// The disk must admit the host.
 #[utoipa::path(post, path = "/api/v1/disks/{name}/connection", operation_id = "disk_connection", security(("token" = [])),
     params(("name" = String, Path, description = "Name of the disk, or its qualified name")), request_body = DiskConnectionBody, responses(
     (status = 200, body = DiskConnectionFacts, description = "Address, transport and secret"),
@@ -176,13 +367,9 @@ pub(super) async fn connection(
     name: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<([(HeaderName, &'static str); 1], Json<DiskConnectionFacts>), ProblemDetails> {
-    let Path(name) = name.map_err(|error| ProblemDetails::bad_request(error.body_text()))?;
-    let body =
-        body.map_err(|rejection| ProblemDetails::new(rejection.status(), rejection.body_text()))?;
-    let DiskConnectionBody { host_nqn } = serde_json::from_slice(&body).map_err(|error| {
-        ProblemDetails::bad_request(format!("cannot read the request: {error}"))
-    })?;
-    let disks = with_disks(&api, ExportedDisks::list).await?;
+    let name = segment(name)?;
+    let DiskConnectionBody { host_nqn } = read_body(body)?;
+    let disks = with_disks(&api, |disks| disks.list()).await?;
     let known = disks.into_iter().find(|disk| disk.name == name || disk.nqn == name);
     let refused = |error: &DiskConnectionError| {
         let status = match error {
