@@ -565,6 +565,51 @@ fn reads_survive_loss_of_a_path() {
     assert_clean();
 }
 
+/// A disk of another machine, which `cargo xtask kernels --room two-hosts` kills and starts again by lines of this test.
+#[test]
+fn killed_machine_fails_reads_until_return() {
+    let Some(machine) = Machine::start() else { return };
+    if !Path::new("/sys/class/net/eth0").exists() || std::env::var_os("PENSTOCK_GUEST").is_none() {
+        return skip(Requirement::Machine, "a second guest (cargo xtask kernels --room two-hosts)");
+    }
+    sh("ip addr add 10.8.0.2/24 dev eth0; ip link set eth0 up");
+    let location = "10.8.0.1/run-7";
+    let check = ["check", location, "--host-nqn", HOST];
+    let has_disk = || (machine.disk(&check).code == 0).then_some(());
+    wait_until("the peer exports its disk", Duration::from_secs(180), has_disk);
+    let connected = machine.disk(&["connect", location, "--host-nqn", HOST, "--json"]).good().json;
+    let device = connected["devices"][0].as_str().unwrap();
+    let bytes: Vec<u8> = b"penstock\n".iter().copied().cycle().take(MIB_BYTES).collect();
+    assert!(read_directly(&machine, device) == bytes);
+    println!("\nkernels: kill the peer");
+    let begun = Instant::now();
+    let input = format!("if={device}");
+    let mut dd = Command::new("timeout");
+    dd.args(["120", "dd", "bs=64K", "iflag=direct", &input, "of=/dev/null"]);
+    let read = dd.output().unwrap();
+    println!("killed machine: the read failed after {:?}", begun.elapsed());
+    let error = String::from_utf8_lossy(&read.stderr).into_owned();
+    assert!(!read.status.success() && error.contains("rror"), "{read:?}");
+    // A keep-alive of 5 s is missed, then reads wait for 15 s; an emulated processor is slow.
+    assert!((10..60).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    assert_eq!(machine.connected()[0]["state"], "connecting");
+    let begun = Instant::now();
+    let stream = machine.disk(&["stream", location, "/dev/null", "--host-nqn", HOST]);
+    println!(
+        "killed machine: disk stream ends after {:?}: {}",
+        begun.elapsed(),
+        stream.error.trim()
+    );
+    assert!(stream.code != 0 && stream.lines().len() == 1, "{stream:?}");
+    println!("\nkernels: start the peer");
+    let live = || (machine.connected().first()?["state"] == "live").then_some(());
+    wait_until("the kernel reconnects", Duration::from_secs(180), live);
+    println!("killed machine: connected again {:?} after its start", begun.elapsed());
+    assert!(read_directly(&machine, device) == bytes);
+    machine.disk(&["disconnect", "run-7"]).good();
+    machine.wait_disconnected();
+}
+
 /// Verdict and present value of a rule on `rxe0`.
 fn finding_of(machine: &Machine, rule: &str) -> (String, String) {
     let check = ["host", "check", "--json", "--for", "1G", "--rtt", "1ms", "--interface", "v0"];

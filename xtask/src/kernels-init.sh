@@ -27,6 +27,8 @@ ip link set lo up
 # Memory that a test registers with an RDMA device is locked.
 ulimit -l unlimited
 echo "kernels: Linux $(uname -r)"
-chroot /root /bin/sh -c "$(cat /command)"
+command=/command
+case "$(cat /proc/cmdline)" in *kernels.peer*) command=/peer-command ;; esac
+chroot /root /bin/sh -c "$(cat $command)"
 echo "kernels: end"
 poweroff -f

@@ -13,6 +13,9 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 mod modules;
+mod peer;
+
+use peer::PeerMachine;
 
 const INIT: &str = include_str!("kernels-init.sh");
 
@@ -50,6 +53,8 @@ enum TestedComponent {
     Rdma,
     /// Export and connection of disks over NVMe over Fabrics
     Nvmeof,
+    /// A disk of a second machine, which is killed
+    TwoHosts,
 }
 
 impl TestedComponent {
@@ -59,7 +64,7 @@ impl TestedComponent {
             Self::Marker => (&["--workspace", "--test", "marker"], "marker"),
             Self::Lab => (&["-p", "penstock-lab", "--lib"], "penstock_lab"),
             Self::Rdma => (&["-p", "penstock-nettest", "-p", "penstock", "--test", "rdma"], "rdma"),
-            Self::Nvmeof => (&["-p", "penstock", "--test", "nvmeof"], "nvmeof"),
+            Self::Nvmeof | Self::TwoHosts => (&["-p", "penstock", "--test", "nvmeof"], "nvmeof"),
         }
     }
 }
@@ -79,14 +84,22 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         Some(path) => vec![fs::canonicalize(path).with_context(|| path.display().to_string())?],
         None => test_binaries(root, options.room)?,
     };
+    let filters = match options.room {
+        TestedComponent::TwoHosts => vec![peer::PEER_TEST_NAME.to_owned()],
+        _ => options.filters.clone(),
+    };
     let mut tried = Vec::new();
     for suite in &options.suites {
         let folder = root.join("target/kernels").join(suite);
         let version = fetch(&folder, suite)?;
-        let command = command(root, &tests, &options.filters);
-        let image = initramfs(&folder, &version, options.room, &command)?;
+        let command = command(root, &tests, &filters);
+        let image = initramfs(&folder, &version, options.room, [&command, &peer::command(root)])?;
         let kernel = folder.join("boot").join(format!("vmlinuz-{version}"));
-        tried.push(boot(&kernel, &image, options.limit_s)?);
+        let peer = match options.room {
+            TestedComponent::TwoHosts => Some(PeerMachine::new(&kernel, &image, &folder)),
+            _ => None,
+        };
+        tried.push(boot(&kernel, &image, options.limit_s, peer)?);
     }
     let (table, faults) = table(&tried);
     println!("\n{table}");
@@ -171,12 +184,12 @@ fn fetch(folder: &Path, suite: &str) -> Result<String> {
     Ok(version)
 }
 
-/// Builds the initramfs: busybox, modules, and the command to run.
+/// Builds the initramfs: busybox, modules, and the commands to run, the second in the other machine.
 fn initramfs(
     folder: &Path,
     version: &str,
     component: TestedComponent,
-    command: &str,
+    commands: [&str; 2],
 ) -> Result<PathBuf> {
     let tree = folder.join("initramfs");
     let _ = fs::remove_dir_all(&tree);
@@ -191,7 +204,8 @@ fn initramfs(
     let modules = modules::modules_of(component);
     let names = modules::copy_modules(&modules, folder, version, &tree.join("lib"))?;
     fs::write(tree.join("modules"), names.join("\n"))?;
-    fs::write(tree.join("command"), command)?;
+    fs::write(tree.join("command"), commands[0])?;
+    fs::write(tree.join("peer-command"), commands[1])?;
     fs::write(tree.join("init"), INIT)?;
     let image = folder.join("initramfs.cpio");
     let pack = format!("chmod +x init && find . | cpio --quiet -o -H newc > {}", image.display());
@@ -199,18 +213,28 @@ fn initramfs(
     Ok(image)
 }
 
-/// Boots the virtual machine and reads test results from its console.
-fn boot(kernel: &Path, image: &Path, limit_s: u32) -> Result<Tried> {
-    let mut machine = Command::new("timeout")
-        .arg(limit_s.to_string())
-        .args(["qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "3G"])
-        .args(["-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio"])
-        .args(["-append", "console=ttyS0 quiet panic=-1 no_timer_check", "-virtfs"])
-        .arg("local,path=/,mount_tag=machine,security_model=none,readonly=on,multidevs=remap")
-        .arg("-kernel")
-        .arg(kernel)
-        .arg("-initrd")
-        .arg(image)
+/// Arguments of QEMU for a machine with this kernel; `flags` are further ones for the kernel.
+fn machine_arguments(kernel: &Path, image: &Path, flags: &str) -> Vec<String> {
+    let fixed = "-accel tcg -cpu max -smp 2 -m 3G -nodefaults -nographic -no-reboot -serial stdio \
+                 -virtfs local,path=/,mount_tag=machine,security_model=none,readonly=on,multidevs=remap";
+    let mut arguments: Vec<String> = fixed.split_whitespace().map(str::to_owned).collect();
+    let append = format!("console=ttyS0 quiet panic=-1 no_timer_check {flags}");
+    let (kernel, image) = (kernel.display().to_string(), image.display().to_string());
+    arguments.extend(["-append".to_owned(), append, "-kernel".to_owned(), kernel]);
+    arguments.extend(["-initrd".to_owned(), image]);
+    arguments
+}
+
+/// Boots the virtual machine, and a peer beside it, and reads test results from its console.
+fn boot(kernel: &Path, image: &Path, limit_s: u32, mut peer: Option<PeerMachine>) -> Result<Tried> {
+    let mut machine = Command::new("timeout");
+    machine.args([&limit_s.to_string(), "qemu-system-x86_64"]);
+    machine.args(machine_arguments(kernel, image, ""));
+    if let Some(peer) = &mut peer {
+        machine.args(peer.link());
+        peer.start()?;
+    }
+    let mut machine = machine
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -224,6 +248,9 @@ fn boot(kernel: &Path, image: &Path, limit_s: u32) -> Result<Tried> {
         println!("{}", line.trim_end());
         if let Some((_, release)) = line.split_once("kernels: Linux ") {
             tried.kernel = release.trim().to_owned();
+        }
+        if let Some(peer) = &mut peer {
+            peer.obey(&line)?;
         }
         let why = ["skipped: ", "SKIPPED: "].iter().find_map(|word| line.split_once(word));
         if let Some((_, why)) = why {

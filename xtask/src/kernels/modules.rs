@@ -67,12 +67,16 @@ const NVMEOF: [KernelModule; 10] = [
     Required("loop"),
 ];
 
+/// A link between two machines.
+const HOST_LINK: [KernelModule; 1] = [Required("virtio_net")];
+
 /// Modules that the tests of a component need, in load order. A name may occur twice.
 pub(super) fn modules_of(component: TestedComponent) -> Vec<KernelModule> {
     let further: &[&[KernelModule]] = match component {
         TestedComponent::Marker | TestedComponent::Lab => &[&NETWORK],
         TestedComponent::Rdma => &[&RDMA],
         TestedComponent::Nvmeof => &[&RDMA, &NVMEOF],
+        TestedComponent::TwoHosts => &[&HOST_LINK, &RDMA, &NVMEOF],
     };
     BASE.iter().chain(further.iter().copied().flatten()).copied().collect()
 }
