@@ -14,6 +14,7 @@ use penstock_testkit::roce::RocePair;
 use penstock_testkit::{Requirement, skip};
 use serde_json::{Value, json};
 
+use common::site::{self, Node, Operations};
 use common::{
     Agent, CommandOutcome, PENSTOCK, RunningCommand, TestEnv, assert_same, fails, run, seeded,
     wait_until, write_file, write_tree,
@@ -420,6 +421,27 @@ fn submitted_copy_goes_by_rdma() {
     println!("{done}");
     assert_eq!((&done["state"], &done["transport"]), (&json!("done"), &json!("rdma")), "{done}");
     agents.assert_copied();
+}
+
+#[test]
+fn ordered_copy_goes_by_rdma() {
+    let Some(_pair) = RocePair::new() else { return };
+    let operations = Operations::start("");
+    let hosts = [("dtn-a", RocePair::FIRST_ADDRESS), ("dtn-b", RocePair::SECOND_ADDRESS)];
+    let [a, b] = hosts.map(|(host, address)| {
+        let listen = format!("{address}:0");
+        Node::under(&operations.listen, &site::token(host), host, &listen, "")
+    });
+    write_file(&mut seeded(27), &a.path("file"), 2 << 20);
+    let flags = ["--transport", "rdma"];
+    let request = operations.submit("a:/data/file", "b:/data/in", "by-rdma", &flags);
+    let done = wait_until("the request ends", Duration::from_secs(180), || {
+        let facts = operations.facts(request);
+        (!facts["ended_unix_seconds"].is_null()).then_some(facts)
+    });
+    println!("{done}");
+    assert_eq!((&done["state"], &done["transport"]), (&json!("done"), &json!("rdma")), "{done}");
+    assert!(fs::read(b.path("in/file")).unwrap() == fs::read(a.path("file")).unwrap());
 }
 
 /// Two devices, an agent at the second, and 500 files.

@@ -146,6 +146,12 @@ pub struct OrderReport {
     /// Packet label, or why there is none.
     #[serde(default)]
     pub label: String,
+    /// Transport of the data streams so far: `tcp`, `rdma` or `mixed`; empty before the first.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub transport: String,
+    /// Reason for this transport; empty where none was left to choose.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub transport_reason: String,
     /// Number of the first element of `outcomes`.
     #[serde(default)]
     pub outcomes_from: u64,
@@ -367,6 +373,9 @@ pub struct Send {
     /// Use of the tuner for the streams, at most that of the node's operator; automatic if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tune: Option<TuningMode>,
+    /// Transport of the data streams; that of the node's operator if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<OrderTransport>,
 }
 
 /// A file to send.
@@ -402,6 +411,39 @@ pub enum Verify {
     Readback,
 }
 
+/// Transport of the data streams of an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OrderTransport {
+    /// TCP.
+    Tcp,
+    /// RDMA; where it is not possible the order fails. Needs an order without encryption.
+    Rdma,
+    /// RDMA where both ends can and the order is not encrypted, else TCP.
+    Auto,
+}
+
+impl OrderTransport {
+    /// All transports, in the order of the documents.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Rdma, Self::Auto];
+
+    /// Name in requests and orders.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+            Self::Auto => "auto",
+        }
+    }
+
+    /// Transport with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|transport| transport.name() == name)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -422,6 +464,7 @@ mod tests {
             verify: Verify::Readback,
             encrypt: true,
             tune: Some(TuningMode::Observe),
+            transport: Some(OrderTransport::Auto),
         };
         for task in [
             OrderTask::Send(Box::new(send)),
@@ -432,6 +475,15 @@ mod tests {
             let text = serde_json::to_string(&order).unwrap();
             assert_eq!(serde_json::from_str::<Order>(&text).unwrap(), order, "{text}");
         }
+    }
+
+    #[test]
+    fn transport_names_are_those_of_json() {
+        for transport in OrderTransport::ALL {
+            assert_eq!(serde_json::to_value(transport).unwrap(), transport.name());
+            assert_eq!(OrderTransport::named(transport.name()), Some(transport));
+        }
+        assert_eq!(OrderTransport::named("quic"), None);
     }
 
     #[test]

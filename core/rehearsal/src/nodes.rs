@@ -226,6 +226,7 @@ impl SimulatedNode {
             rate_bps: order_state.settings.rate_bps,
             streams: 8,
             bound_by: "rate".to_owned(),
+            transport: "tcp".to_owned(),
             outcomes_from: order_state.first_outcome,
             outcomes: order_state.outcomes.clone(),
             ..OrderReport::default()

@@ -175,6 +175,10 @@ fn facts(request: &RequestFacts) -> String {
         };
         line("rate", format!("{}{forecast}", BitRate(rate)));
     }
+    if let Some(transport) = &request.transport {
+        let reason = request.transport_reason.as_ref().map(|reason| format!(": {reason}"));
+        line("data by", printable(&(transport.to_uppercase() + &reason.unwrap_or_default())));
+    }
     if let Some(why) = &request.waiting {
         line("waits", printable(why));
     }

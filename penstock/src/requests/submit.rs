@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use penstock_control::orders::{FILES_MAX, Overwrite, TuningMode, Verify};
+use penstock_control::orders::{FILES_MAX, OrderTransport, Overwrite, TuningMode, Verify};
 use penstock_controller::api::objects::{AppendBody, FileBody, RequestFacts, SubmitBody};
 use penstock_controller::paths::relative;
 use penstock_protocol::manifest::display_path;
@@ -75,6 +75,10 @@ pub(crate) struct SubmitArgs {
     /// would be tried) or off; the hosts' operators may allow less [default: auto]
     #[arg(long, value_name = "MODE", value_parser = tuning_mode)]
     tune: Option<TuningMode>,
+    /// Transport of the data: tcp, rdma (files fail where RDMA is not possible; needs --no-encrypt) or auto (RDMA where
+    /// both hosts can, else TCP) [default: that of the sending host's operator]
+    #[arg(long, value_name = "NAME", value_parser = transport)]
+    transport: Option<OrderTransport>,
     /// Print progress every second, until it has ended
     #[arg(long)]
     watch: bool,
@@ -120,6 +124,10 @@ pub(super) fn deadline(text: &str) -> anyhow::Result<i64> {
 
 fn tuning_mode(text: &str) -> anyhow::Result<TuningMode> {
     TuningMode::named(text).ok_or_else(|| anyhow!("write auto, history, observe or off"))
+}
+
+fn transport(text: &str) -> anyhow::Result<OrderTransport> {
+    OrderTransport::named(text).ok_or_else(|| anyhow!("write tcp, rdma or auto"))
 }
 
 fn read_files(file: &Path) -> Result<Vec<FileBody>, CommandFailure> {
@@ -196,6 +204,7 @@ pub(crate) fn run(args: SubmitArgs) -> Result<Code, CommandFailure> {
         attempts: args.attempts,
         scitag: args.scitag,
         tune: args.tune,
+        transport: args.transport,
     };
     let controller = args.place.open()?;
     let mut request: RequestFacts = controller.ask("POST", "/api/v1/requests", Some(&body))?;

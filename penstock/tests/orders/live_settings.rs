@@ -4,7 +4,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use penstock_control::orders::{
-    AddressPair, FaultKind, OrderPhase, OrderReport, OrderSettings, OrderTask, Send, TuningMode,
+    AddressPair, FaultKind, OrderPhase, OrderReport, OrderSettings, OrderTask, OrderTransport,
+    Send, TuningMode,
 };
 use penstock_testkit::http::TestRequest;
 
@@ -133,13 +134,36 @@ fn order_states_its_transport() {
     let send = b.files_to("/data/in", TICKET, &["file"]);
     controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
     controller.order("a", 2, OrderTask::Send(Box::new(send)), OrderSettings::default());
-    assert_eq!(controller.await_end("a", 2).fault, None);
+    let ended = controller.await_end("a", 2);
+    assert_eq!((ended.fault, ended.transport.as_str()), (None, "tcp"));
+    assert!(ended.transport_reason.contains("RDMA"), "{}", ended.transport_reason);
     let sent = wait_until("it is listed", ORDER_TIMEOUT, || {
         a.agent.transfers(&a.state).into_iter().find(|one| one["state"] == "done")
     });
     // Loopback has no RDMA device.
     assert_eq!(sent["transport"], "tcp", "{sent}");
     assert!(sent["transport_reason"].as_str().is_some_and(|why| why.contains("RDMA")), "{sent}");
+}
+
+#[test]
+fn order_overrides_transport_of_agent() {
+    let controller = Controller::start();
+    let a = Node::start_at(&controller, "a", "127.0.0.1:0", "transport = \"auto\"");
+    let b = Node::start(&controller, "b");
+    write_file(&mut seeded(7_112), &a.path("file"), 1 << 20);
+    controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
+    let end_of = |order: u64, transport| {
+        let transport = Some(transport);
+        let send = Send { transport, ..b.files_to("/data/in", TICKET, &["file"]) };
+        controller.order("a", order, OrderTask::Send(Box::new(send)), OrderSettings::default());
+        controller.await_end("a", order)
+    };
+    // Loopback has no RDMA device.
+    let required = end_of(2, OrderTransport::Rdma).fault.expect("it fails");
+    assert!(required.text.contains("RDMA"), "{}", required.text);
+    let by_tcp = end_of(4, OrderTransport::Tcp);
+    assert_eq!((by_tcp.fault, by_tcp.transport.as_str()), (None, "tcp"));
+    assert_eq!(by_tcp.transport_reason, "");
 }
 
 #[test]

@@ -34,6 +34,7 @@ impl Node {
             verify: Verify::Transfer,
             encrypt: false,
             tune: None,
+            transport: None,
         }
     }
 

@@ -48,6 +48,19 @@ fn a_directory_that_is_submitted_arrives() {
 }
 
 #[test]
+fn request_states_its_transport() {
+    let operations = Operations::start("");
+    let (a, _b) = (operations.node("dtn-a"), operations.node("dtn-b"));
+    write_file(&mut seeded(7_310), &a.path("file"), 1 << 20);
+    let auto = ["--transport", "auto"];
+    let request = operations.submit("a:/data/file", "b:/data/in", "auto", &auto);
+    let done = await_done(&operations, request);
+    // Loopback has no RDMA device.
+    assert_eq!((&done["state"], &done["transport"]), (&"done".into(), &"tcp".into()), "{done}");
+    assert!(done["transport_reason"].as_str().is_some_and(|why| why.contains("RDMA")), "{done}");
+}
+
+#[test]
 fn read_scope_covers_every_role() {
     let reader = "the-token-of-a-reader";
     let sha256 = penstock_http::tokens::hex(&penstock_http::tokens::hash(reader));

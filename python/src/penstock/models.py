@@ -658,6 +658,12 @@ class ControllerOrder:
     """Number of data streams."""
     to: str | None = None
     """Host that receives; null for a list."""
+    transport: str | None = None
+    """Transport of the data streams so far: `tcp`, `rdma`, or `mixed` where streams of both carried data;
+    null before the first.
+    """
+    transport_reason: str | None = None
+    """Reason for this transport where it was left to the node or RDMA was asked for; else null."""
     waiting: str | None = None
     """Reason why the order waits or was withdrawn; null for none."""
 
@@ -687,6 +693,8 @@ class ControllerOrder:
             state=data["state"],
             streams=data["streams"],
             to=data.get("to"),
+            transport=data.get("transport"),
+            transport_reason=data.get("transport_reason"),
             waiting=data.get("waiting"),
         )
 
@@ -1304,6 +1312,14 @@ class Request(RequestView):
     """Time at which the request was submitted."""
     to: str
     """Directory at the receiving site."""
+    transport: str | None = None
+    """Transport of the data so far: `tcp`, `rdma`, or `mixed` where both carried data; null before the
+    first, and where the sending hosts run a release that does not report it.
+    """
+    transport_reason: str | None = None
+    """Reason for the transport of the latest order, where it was left to its host or RDMA was asked for;
+    else null.
+    """
     trouble: str | None = None
     """Description of the last failure; null where there was none."""
     waiting: str | None = None
@@ -1345,6 +1361,8 @@ class Request(RequestView):
             state=data["state"],
             submitted_unix_seconds=data["submitted_unix_seconds"],
             to=data["to"],
+            transport=data.get("transport"),
+            transport_reason=data.get("transport_reason"),
             trouble=data.get("trouble"),
             waiting=data.get("waiting"),
         )
@@ -1697,6 +1715,10 @@ class SubmitBody:
     """Site of the files."""
     to: str
     """Directory at the destination."""
+    transport: Literal["tcp", "rdma", "auto"] | None = None
+    """Transport of the data: tcp, rdma (files fail where RDMA is not possible) or auto (RDMA where both
+    hosts can, else TCP). RDMA needs `encrypt` false. That of the sending host's operator unless given.
+    """
     tune: Literal["auto", "history", "observe", "off"] | None = None
     """Use of the tuner at the sending hosts, at most that of their operators: auto, history (begin with
     the streams of earlier transfers and keep them), observe (list what it would change) or off. auto
@@ -1727,6 +1749,7 @@ class SubmitBody:
             size_estimate_bytes=data.get("size_estimate_bytes"),
             source=data["source"],
             to=data["to"],
+            transport=data.get("transport"),
             tune=data.get("tune"),
             verify=data.get("verify"),
         )
@@ -1762,6 +1785,8 @@ class SubmitBody:
             data["size_estimate_bytes"] = self.size_estimate_bytes
         data["source"] = self.source
         data["to"] = self.to
+        if self.transport is not None:
+            data["transport"] = self.transport
         if self.tune is not None:
             data["tune"] = self.tune
         if self.verify is not None:

@@ -53,7 +53,7 @@ pub struct Config {
     pub host: String,
     /// Limit of each transfer once the lease has expired.
     pub safe_rate_bps: u64,
-    /// Transport of the data of orders: TCP, or RDMA where both ends can and the order is not encrypted.
+    /// Transport of the data of orders that name none: TCP, or RDMA where both ends can and the order is not encrypted.
     pub transport: TransportChoice,
     /// Addresses at which other nodes reach the mover, best first; empty to detect them.
     pub addresses: Vec<SocketAddr>,

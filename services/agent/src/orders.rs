@@ -254,8 +254,10 @@ impl OrderWork {
             }
             Self::Send(work) => {
                 let step = work.step(engine, settings, &mut order.outcomes, now);
-                let totals = work.progress().0;
+                let (totals, last) = work.progress();
                 (order.moved_bytes, order.retransmits) = (totals.moved_bytes, totals.retransmits);
+                last.transport.clone_into(&mut order.transport);
+                order.transport_reason.clone_from(&last.transport_reason);
                 match step {
                     SendStep::Waiting(reason) => order.pause(reason),
                     SendStep::Running => order.start(),

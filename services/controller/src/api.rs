@@ -34,6 +34,7 @@ use axum::http::request::Parts;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
+use penstock_control::orders::OrderTransport;
 use penstock_http::ApiCaller;
 use penstock_http::documented_values::{list_values, tag_role};
 use penstock_http::server::PeerAddress;
@@ -205,6 +206,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
             ("SubmitBody", "verify", VERIFY),
             ("SubmitBody", "overwrite", OVERWRITE),
             ("SubmitBody", "tune", TUNING_MODES),
+            ("SubmitBody", "transport", &OrderTransport::ALL.map(OrderTransport::name)),
         ],
     );
     let description = "Requests to transfer files between sites, and the network that they share.";

@@ -103,6 +103,7 @@ impl StoreController {
                 attempts: backoff::ATTEMPTS_DEFAULT,
                 scitag,
                 tune: None,
+                transport: None,
             },
             priority: 3,
             deadline: None,

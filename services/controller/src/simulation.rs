@@ -205,6 +205,7 @@ impl SimulatedController {
                 attempts: asked.attempts,
                 scitag: None,
                 tune: None,
+                transport: None,
             },
             priority: 3,
             deadline: None,

@@ -48,6 +48,8 @@ fn invalid_field_is_named_by_pointer() {
             ("directory", json!(true), "/directory", "either directory"),
             ("verify", json!("maybe"), "/verify", "unknown variant"),
             ("tune", json!("on"), "/tune", "unknown variant"),
+            ("transport", json!("quic"), "/transport", "unknown variant"),
+            ("transport", json!("rdma"), "/transport", "does not encrypt"),
             ("deadline_unix_seconds", json!(-1), "/deadline_unix_seconds", "since 1970"),
             ("key", json!(""), "/key", "1 to 256"),
             ("colour", json!("red"), "/colour", "unknown field"),

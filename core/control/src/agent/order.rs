@@ -128,6 +128,10 @@ pub struct AgentOrder {
     pub moved_bytes: u64,
     /// TCP segments that its attempts retransmitted.
     pub retransmits: u64,
+    /// Transport of its data streams so far; empty before the first.
+    pub transport: String,
+    /// Reason for this transport; empty where none was left to choose.
+    pub transport_reason: String,
 }
 
 impl AgentOrder {
@@ -147,6 +151,8 @@ impl AgentOrder {
             outcomes: Outbox::default(),
             moved_bytes: 0,
             retransmits: 0,
+            transport: String::new(),
+            transport_reason: String::new(),
         }
     }
 
@@ -275,6 +281,8 @@ impl AgentOrder {
             path_forecast: work.path_forecast,
             bound_by: work.bound_by,
             label: work.label,
+            transport: self.transport.clone(),
+            transport_reason: self.transport_reason.clone(),
             outcomes_from,
             outcomes,
             entries_from: work.entries_from,

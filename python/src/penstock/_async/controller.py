@@ -100,6 +100,7 @@ class AsyncController(AsyncService):
         scitag: int | None = None,
         size_estimate_bytes: int | None = None,
         tune: str | None = None,
+        transport: str | None = None,
     ) -> AsyncRequestHandle:
         """Submits a request to copy `SITE:/DIRECTORY` to `SITE:/DIRECTORY`.
 
@@ -131,6 +132,7 @@ class AsyncController(AsyncService):
             scitag=scitag,
             size_estimate_bytes=size_estimate_bytes,
             tune=tune,  # type: ignore[arg-type,unused-ignore]
+            transport=transport,  # type: ignore[arg-type,unused-ignore]
         )
         request = await self._call(
             "POST", "/api/v1/requests", models.Request.from_json, body=body.to_json(), repeatable=True

@@ -101,6 +101,7 @@ class Controller(Service):
         scitag: int | None = None,
         size_estimate_bytes: int | None = None,
         tune: str | None = None,
+        transport: str | None = None,
     ) -> RequestHandle:
         """Submits a request to copy `SITE:/DIRECTORY` to `SITE:/DIRECTORY`.
 
@@ -132,6 +133,7 @@ class Controller(Service):
             scitag=scitag,
             size_estimate_bytes=size_estimate_bytes,
             tune=tune,  # type: ignore[arg-type,unused-ignore]
+            transport=transport,  # type: ignore[arg-type,unused-ignore]
         )
         request = self._call(
             "POST", "/api/v1/requests", models.Request.from_json, body=body.to_json(), repeatable=True

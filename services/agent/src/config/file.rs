@@ -23,7 +23,7 @@ use toml::Spanned;
 use super::error::AgentConfigError;
 use super::types::{
     AccessMode, AgentValueError, Audience, CertificateFingerprint, ExportName, MetricsAccess,
-    OrderTransport, Principal, ReadSetting, RoleName, Tag, TunerUse,
+    Principal, ReadSetting, RoleName, Tag, TransportSetting, TunerUse,
 };
 use super::{Export, Layer};
 use crate::controller;
@@ -124,7 +124,7 @@ struct ControllerLinkTable {
     #[serde(default, deserialize_with = "quantity")]
     safe_rate: Option<BitRate>,
     #[serde(default)]
-    transport: OrderTransport,
+    transport: TransportSetting,
     #[serde(default)]
     addresses: Vec<AddressAndPort>,
     #[serde(default)]

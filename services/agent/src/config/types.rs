@@ -46,7 +46,7 @@ pub enum AgentValueError {
     Tuner(String),
     /// No transport of orders.
     #[error("'{0}' is no transport of orders: write tcp, or auto for RDMA where it is possible")]
-    OrderTransport(String),
+    TransportSetting(String),
     /// No role.
     #[error("'{0}' is no role: write agent, collector or controller")]
     Role(String),
@@ -304,18 +304,18 @@ impl FromStr for TunerUse {
     }
 }
 
-/// Transport of the data of orders. RDMA alone would fail the encrypted ones.
+/// Transport of the data of orders that name none. RDMA alone would fail the encrypted ones.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct OrderTransport(pub(super) TransportChoice);
+pub(super) struct TransportSetting(pub(super) TransportChoice);
 
-impl FromStr for OrderTransport {
+impl FromStr for TransportSetting {
     type Err = AgentValueError;
 
     fn from_str(text: &str) -> Result<Self, AgentValueError> {
         match text {
             "tcp" => Ok(Self(TransportChoice::Tcp)),
             "auto" => Ok(Self(TransportChoice::Auto)),
-            _ => Err(AgentValueError::OrderTransport(text.to_owned())),
+            _ => Err(AgentValueError::TransportSetting(text.to_owned())),
         }
     }
 }
@@ -403,7 +403,7 @@ deserialize_from_text!(
     Principal,
     MetricsAccess,
     TunerUse,
-    OrderTransport,
+    TransportSetting,
     Tag,
     DestinationRule,
     CertificateFingerprint,

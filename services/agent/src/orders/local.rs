@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::orders::{
-    AddressPair, FaultKind, OrderFault, OrderId, Overwrite, PathForecast, Send, Verify,
+    AddressPair, FaultKind, OrderFault, OrderId, OrderTransport, Overwrite, PathForecast, Send,
+    Verify,
 };
 use penstock_identity::{Fingerprint, tls_client_config};
 use penstock_mover::TransferSnapshot;
@@ -44,6 +45,7 @@ pub struct LocalEngine {
     state: StateDir,
     /// Earlier transfers, for forecasts.
     paths: Option<Arc<PathMemory>>,
+    /// Transport of orders that name none.
     transport: TransportChoice,
 }
 
@@ -54,7 +56,7 @@ impl LocalEngine {
         Self { mover, authorizer, state, paths: None, transport: TransportChoice::Tcp }
     }
 
-    /// Carries the data of orders by this transport instead of TCP.
+    /// Carries the data of orders that name no transport by this one instead of TCP.
     #[must_use]
     pub fn with_transport(mut self, transport: TransportChoice) -> Self {
         self.transport = transport;
@@ -85,7 +87,12 @@ impl TransferEngine for LocalEngine {
                 .map_err(|error| transient(error.to_string()))?,
             token: order.ticket.clone(),
             protection,
-            transport: self.transport,
+            transport: match order.transport {
+                None => self.transport,
+                Some(OrderTransport::Tcp) => TransportChoice::Tcp,
+                Some(OrderTransport::Rdma) => TransportChoice::Rdma,
+                Some(OrderTransport::Auto) => TransportChoice::Auto,
+            },
             give_up_after: RECONNECT_TIMEOUT,
         };
         let streams = request.streams.unwrap_or_else(|| default_streams(request.algorithm));

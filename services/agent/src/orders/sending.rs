@@ -301,7 +301,12 @@ impl SendExecution {
         self.current = None;
         self.before.moved_bytes += self.last.tally.moved_bytes;
         self.before.retransmits += self.last.retransmits;
-        self.last = TransferSnapshot { mark: self.last.mark, ..TransferSnapshot::default() };
+        self.last = TransferSnapshot {
+            mark: self.last.mark,
+            transport: self.last.transport,
+            transport_reason: std::mem::take(&mut self.last.transport_reason),
+            ..TransferSnapshot::default()
+        };
         match outcome {
             Ok(()) => {
                 let group = self.groups.pop_front();
@@ -526,6 +531,7 @@ mod tests {
             overwrite: Overwrite::Changed,
             verify: Verify::Transfer,
             tune: None,
+            transport: None,
             encrypt: true,
         };
         let mut outbox = Outbox::default();

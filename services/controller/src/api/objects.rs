@@ -2,7 +2,9 @@
 
 use penstock_control::batch::BatchKind;
 use penstock_control::forecast::{self, OrderRates};
-use penstock_control::orders::{OrderId, OrderPhase, Overwrite, RunSide, TuningMode, Verify};
+use penstock_control::orders::{
+    OrderId, OrderPhase, OrderTransport, Overwrite, RunSide, TuningMode, Verify,
+};
 use penstock_control::run::RunState;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -85,6 +87,11 @@ pub struct SubmitBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub tune: Option<TuningMode>,
+    /// Transport of the data: tcp, rdma (files fail where RDMA is not possible) or auto (RDMA where both hosts can, else
+    /// TCP). RDMA needs `encrypt` false. That of the sending host's operator unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub transport: Option<OrderTransport>,
 }
 
 /// Files to append to a request.
@@ -172,6 +179,13 @@ pub struct RequestFacts {
     pub ended_unix_seconds: Option<f64>,
     /// Description of the last failure; null where there was none.
     pub trouble: Option<String>,
+    /// Transport of the data so far: `tcp`, `rdma`, or `mixed` where both carried data; null before the first, and where the
+    /// sending hosts run a release that does not report it.
+    #[serde(default)]
+    pub transport: Option<String>,
+    /// Reason for the transport of the latest order, where it was left to its host or RDMA was asked for; else null.
+    #[serde(default)]
+    pub transport_reason: Option<String>,
     /// Present rate, as reported by the hosts that are up; null in lists, after a submission or change, and once the
     /// request has ended.
     #[serde(default)]
@@ -231,6 +245,8 @@ impl From<StoredRequest> for RequestFacts {
             changed_unix_seconds: seconds(stored.changed),
             ended_unix_seconds: stored.ended.map(seconds),
             trouble: stored.trouble,
+            transport: stored.transport,
+            transport_reason: stored.transport_reason.filter(|reason| !reason.is_empty()),
             bits_per_second: None,
             forecast_seconds: None,
             forecast_p10_seconds: None,
@@ -430,6 +446,13 @@ pub struct OrderFacts {
     /// Place of the scitag in the packets, with the reason where it is not the wanted one; empty where it is not
     /// known.
     pub label: String,
+    /// Transport of the data streams so far: `tcp`, `rdma`, or `mixed` where streams of both carried data; null before the
+    /// first.
+    #[serde(default)]
+    pub transport: Option<String>,
+    /// Reason for this transport where it was left to the node or RDMA was asked for; else null.
+    #[serde(default)]
+    pub transport_reason: Option<String>,
     /// Number of data streams.
     pub streams: i64,
     /// Reason why the order waits or was withdrawn; null for none.
@@ -488,6 +511,8 @@ impl From<StoredRun> for OrderFacts {
             off_path: stored.off_path,
             bound_by: stored.bound_by,
             label: stored.label,
+            transport: stored.transport,
+            transport_reason: stored.transport_reason,
             streams: stored.live_streams,
             waiting: stored.end_reason.or(stored.waiting),
             started_unix_seconds: seconds(stored.started),

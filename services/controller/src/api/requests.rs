@@ -12,7 +12,7 @@ use axum::http::{HeaderName, StatusCode, header};
 use penstock_control::backoff;
 use penstock_control::class::WorkClass;
 use penstock_control::file::{FILE_BYTES_MAX, RequestFileState, TOTAL_BYTES_MAX};
-use penstock_control::orders::FILES_MAX;
+use penstock_control::orders::{FILES_MAX, OrderTransport};
 use penstock_control::quota::QuotaExcess;
 use penstock_control::request::{RequestState, UnknownState};
 use penstock_units::ByteCount;
@@ -207,6 +207,11 @@ fn lower(
         let text = format!("a request has at most {}", ByteCount(TOTAL_BYTES_MAX as u64));
         return Err(ProblemDetails::field("/size_estimate_bytes", text));
     }
+    let encrypt = asked.encrypt.unwrap_or(true);
+    if encrypt && asked.transport == Some(OrderTransport::Rdma) {
+        let text = "RDMA does not encrypt: set encrypt to false, with which blocks keep checksum and authentication, or use auto";
+        return Err(ProblemDetails::field("/transport", text));
+    }
     let files = new_files(&asked.files)?;
     let deadline = asked.deadline_unix_seconds.map(deadline_ms).transpose()?;
     // Hash of the parsed body, so white space and the order of keys do not matter.
@@ -225,10 +230,11 @@ fn lower(
         policy: TransferPolicy {
             verify: asked.verify,
             overwrite: asked.overwrite,
-            encrypt: asked.encrypt.unwrap_or(true),
+            encrypt,
             attempts,
             scitag: asked.scitag.or(class.scitag),
             tune: asked.tune,
+            transport: asked.transport,
         },
         priority: i64::from(priority),
         deadline,

@@ -207,6 +207,7 @@ impl AgentRoute {
                 attempts,
                 scitag: file.scitag.and_then(|scitag| u16::try_from(scitag).ok()),
                 tune: None,
+                transport: None,
             },
             priority: job.priority,
             deadline: None,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use penstock_control::batch::BatchState;
 use penstock_control::cancellation::REQUESTS_PER_TX_MAX;
-use penstock_control::orders::{Overwrite, TuningMode, Verify};
+use penstock_control::orders::{OrderTransport, Overwrite, TuningMode, Verify};
 use penstock_control::quota::ClientUsage;
 use penstock_control::request::{RequestDelta, RequestState, RequestTally};
 use penstock_control::run::RunState;
@@ -62,6 +62,8 @@ table_row! {
         pub(crate) changed: i64,
         pub(crate) ended: Option<i64>,
         pub(crate) trouble: Option<String>,
+        pub(crate) transport: Option<String>,
+        pub(crate) transport_reason: Option<String>,
     }
 }
 
@@ -205,6 +207,9 @@ pub(crate) struct TransferPolicy {
     /// Use of the tuner; absent in requests that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tune: Option<TuningMode>,
+    /// Transport of the data; absent in requests that name none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) transport: Option<OrderTransport>,
 }
 
 /// Inserts requests; drops those whose idempotency key is in use. Returns the number inserted.
@@ -219,6 +224,27 @@ pub(crate) async fn insert(
 pub(crate) async fn ids_in(cx: &mut TxContext, ids: Range<i64>) -> Result<Vec<i64>, sqlx::Error> {
     let query = select_one("SELECT id FROM request WHERE id >= $1 AND id < $2");
     query.bind(ids.start).bind(ids.end).fetch_all(&mut cx.tx).await
+}
+
+written_row! {
+    /// Transport of a run, as its source reports it first or anew.
+    #[derive(Debug, Clone)]
+    pub(crate) struct ReportedTransport {
+        pub(crate) run: i64,
+        pub(crate) transport: String,
+        pub(crate) reason: String,
+    }
+}
+
+/// Adds the transports of runs to those of their requests.
+pub(crate) async fn add_transports(
+    cx: &mut TxContext,
+    runs: Vec<ReportedTransport>,
+) -> Result<(), sqlx::Error> {
+    let text = "UPDATE request SET transport_reason = v.reason,
+            transport = CASE WHEN COALESCE(request.transport, v.transport) = v.transport THEN v.transport ELSE 'mixed' END
+         FROM v JOIN batch ON batch.run = v.run WHERE request.id = batch.request";
+    with_rows(runs, text).execute(&mut cx.tx).await.map(drop)
 }
 
 typed_row! {

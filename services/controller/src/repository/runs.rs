@@ -79,6 +79,7 @@ pub(crate) async fn order(
                 verify: policy.verify,
                 encrypt: policy.encrypt,
                 tune: policy.tune,
+                transport: policy.transport,
             }))
         }
     };
@@ -109,6 +110,8 @@ typed_row! {
         pub(crate) reason: String,
         pub(crate) bound_by: String,
         pub(crate) label: String,
+        pub(crate) transport: Option<String>,
+        pub(crate) transport_reason: Option<String>,
         pub(crate) waiting: Option<String>,
         pub(crate) off_path: bool,
         pub(crate) settled_files: i64,
@@ -593,6 +596,7 @@ typed_row! {
         path: JsonColumn<Vec<AddressPair>>,
         end_reason: Option<String>,
         phase: OrderPhase,
+        transport: Option<String>,
     }
 }
 
@@ -603,6 +607,8 @@ pub(crate) struct ReportedRun {
     pub(crate) request: i64,
     pub(crate) settled_bytes: i64,
     pub(crate) settled_files: i64,
+    /// Transport that its source reported last.
+    pub(crate) transport: Option<String>,
 }
 
 impl From<LiveRunRow> for ReportedRun {
@@ -630,6 +636,7 @@ impl From<LiveRunRow> for ReportedRun {
             request: row.request,
             settled_bytes: row.settled_bytes,
             settled_files: row.settled_files,
+            transport: row.transport,
         }
     }
 }
@@ -675,6 +682,8 @@ written_row! {
         pub(crate) retransmits: i64,
         pub(crate) bound_by: String,
         pub(crate) label: String,
+        pub(crate) transport: Option<String>,
+        pub(crate) transport_reason: Option<String>,
         pub(crate) waiting: Option<String>,
         pub(crate) settled_bytes: i64,
         pub(crate) settled_files: i64,

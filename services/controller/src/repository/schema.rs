@@ -14,7 +14,7 @@ use super::db::{DatabaseKind, OpenError};
 
 /// Migrations; each brings a database to the version of its index, counted from 1. Released ones never change; append
 /// new ones.
-const MIGRATIONS: [&str; 9] = [
+const MIGRATIONS: [&str; 10] = [
     "
 CREATE TABLE sequence (name TEXT PRIMARY KEY, next BIGINT NOT NULL);
 INSERT INTO sequence (name, next) VALUES ('id', 1), ('event', 1), ('round', 1), ('lock', 0);
@@ -153,6 +153,12 @@ INSERT INTO fts_ban (storage, client, since) SELECT 'https' || SUBSTR(storage, 5
 INSERT INTO fts_ban (storage, client, since) SELECT 'http' || SUBSTR(storage, 4), client, since FROM fts_ban
     WHERE storage LIKE 'dav:%' ON CONFLICT DO NOTHING;
 DELETE FROM fts_ban WHERE storage LIKE 'dav%';
+",
+    "
+ALTER TABLE run ADD COLUMN transport TEXT;
+ALTER TABLE run ADD COLUMN transport_reason TEXT;
+ALTER TABLE request ADD COLUMN transport TEXT;
+ALTER TABLE request ADD COLUMN transport_reason TEXT;
 ",
 ];
 

@@ -14,7 +14,7 @@ use penstock_control::run_contents::RunPart;
 use super::append;
 use super::outcomes::{self, FileOutcome};
 use crate::repository::hosts::ReportedHostRow;
-use crate::repository::requests::RequestDeltas;
+use crate::repository::requests::{self, ReportedTransport, RequestDeltas};
 use crate::repository::rows::JsonColumn;
 use crate::repository::runs::{MissedReports, ReportedProgress, ReportedRun, RunSelection};
 use crate::repository::writer::TxContext;
@@ -85,6 +85,7 @@ struct ReportBatch {
     /// Run of each element of `outcomes`.
     outcome_runs: Vec<i64>,
     progress: Vec<ReportedProgress>,
+    transports: Vec<ReportedTransport>,
     ends: ReportedEnds,
     deltas: RequestDeltas,
 }
@@ -116,7 +117,14 @@ impl ReportBatch {
                 append::add_listed_files(cx, run.request, &fresh, new.may_repeat_entries).await?;
             }
         }
-        self.progress.push(progress(run, report));
+        let progress = progress(run, report);
+        if let Some(transport) =
+            progress.transport.clone().filter(|new| run.transport.as_ref() != Some(new))
+        {
+            let reason = progress.transport_reason.clone().unwrap_or_default();
+            self.transports.push(ReportedTransport { run: progress.id, transport, reason });
+        }
+        self.progress.push(progress);
         if new.has_ended {
             self.ends.add_end(run.live.id, report.fault.clone());
         }
@@ -170,6 +178,7 @@ impl ReportBatch {
             progress.settled_files = run.settled_files;
         }
         runs::store_progress(cx, self.progress).await?;
+        requests::add_transports(cx, self.transports).await?;
         outcomes::apply_deltas(cx, self.deltas).await?;
         let mut missed = Vec::new();
         for (id, change) in self.ends.decide(|id| runs.get(&id).map(|run| &run.live)) {
@@ -193,6 +202,11 @@ impl ReportBatch {
     }
 }
 
+/// Text of a report; none for an empty one.
+fn non_empty(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| truncated(text))
+}
+
 /// Returns the progress of a run, without what its files settle.
 fn progress(run: &ReportedRun, report: &OrderReport) -> ReportedProgress {
     let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -210,6 +224,8 @@ fn progress(run: &ReportedRun, report: &OrderReport) -> ReportedProgress {
         retransmits: number(report.retransmits),
         bound_by: truncated(&report.bound_by),
         label: truncated(&report.label),
+        transport: non_empty(&report.transport),
+        transport_reason: non_empty(&report.transport_reason),
         waiting: report.waiting.as_deref().map(truncated),
         settled_bytes: run.settled_bytes,
         settled_files: run.settled_files,

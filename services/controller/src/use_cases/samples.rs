@@ -31,6 +31,7 @@ pub(crate) fn submission(key: &str) -> Submission {
             attempts: 3,
             scitag: None,
             tune: None,
+            transport: None,
         },
         priority: 3,
         deadline: None,

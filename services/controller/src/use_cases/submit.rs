@@ -216,6 +216,8 @@ fn new_request(cx: &TxContext, id: i64, one: &Submission) -> StoredRequest {
         changed: cx.now,
         ended: None,
         trouble: None,
+        transport: None,
+        transport_reason: None,
     }
 }
 

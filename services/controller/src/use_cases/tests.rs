@@ -20,6 +20,7 @@ use super::change::{self, ChangeOutcome, RequestChange};
 use super::reserve;
 use crate::config::Config;
 use crate::repository::files::NewFile;
+use crate::repository::requests;
 use crate::repository::reservations::ReservationRequest;
 use crate::repository::writer::TxContext;
 use crate::repository::{Audit, DatabaseError};
@@ -235,6 +236,32 @@ fn reported_outcomes_end_request() {
     // A report that arrives again changes nothing.
     sites.end(order, &[None, None]);
     assert_eq!(sites.request(id).files, [2, 1, 1, 0]);
+}
+
+#[test]
+fn reported_transports_add_to_request() {
+    let mut sites = TwoSites::new();
+    let id = sites.submit(&["a"]);
+    let order = sites.start();
+    let report = |transport: &str, reason: &str| {
+        let report = OrderReport {
+            order,
+            run: 1,
+            phase: OrderPhase::Running,
+            transport: transport.to_owned(),
+            transport_reason: reason.to_owned(),
+            ..OrderReport::default()
+        };
+        sites.report("c1", vec![report]);
+        let found = sites.read(requests::find(&sites.controller.database.pool, id));
+        let found = found.expect("it is stored");
+        (found.transport.unwrap_or_default(), found.transport_reason.unwrap_or_default())
+    };
+    let pair = |transport: &str, reason: &str| (transport.to_owned(), reason.to_owned());
+    assert_eq!(report("", ""), pair("", ""));
+    assert_eq!(report("rdma", "mlx5_0"), pair("rdma", "mlx5_0"));
+    assert_eq!(report("rdma", "mlx5_0"), pair("rdma", "mlx5_0"));
+    assert_eq!(report("tcp", "no device"), pair("mixed", "no device"));
 }
 
 #[test]

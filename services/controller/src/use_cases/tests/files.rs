@@ -27,6 +27,7 @@ impl TwoSites {
                 attempts: 2,
                 scitag: None,
                 tune: None,
+                transport: None,
             },
             priority: 3,
             deadline: None,
