@@ -13,6 +13,8 @@ pub(super) const NLM_F_REPLACE: u16 = libc::NLM_F_REPLACE as u16;
 pub(super) const NLM_F_EXCL: u16 = libc::NLM_F_EXCL as u16;
 pub(super) const NLM_F_CREATE: u16 = libc::NLM_F_CREATE as u16;
 pub(super) const NLM_F_APPEND: u16 = libc::NLM_F_APPEND as u16;
+/// Set in the messages of a dump during which the kernel's list changed.
+pub(super) const NLM_F_DUMP_INTR: u16 = libc::NLM_F_DUMP_INTR as u16;
 /// Set in an NLMSG_ERROR that does not repeat the request's body.
 pub(super) const NLM_F_CAPPED: u16 = libc::NLM_F_CAPPED as u16;
 /// Set in an NLMSG_ERROR that has attributes.

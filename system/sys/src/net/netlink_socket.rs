@@ -12,9 +12,9 @@ use rustix::net::{
 };
 
 use super::netlink::{
-    NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_ECHO, NLMSG_DONE, NLMSG_ERROR,
-    NLMSGERR_ATTR_MSG, NLMSGHDR_BYTES, SEQUENCE_OFFSET, attributes, message, truncated, u16_at,
-    u32_at,
+    NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_ECHO, NLMSG_DONE,
+    NLMSG_ERROR, NLMSGERR_ATTR_MSG, NLMSGHDR_BYTES, SEQUENCE_OFFSET, attributes, message,
+    truncated, u16_at, u32_at,
 };
 use super::options::set_int;
 
@@ -22,6 +22,9 @@ use super::options::set_int;
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
 /// Bound on the messages of one dump.
 const DUMP_MESSAGES_MAX: usize = 1 << 20;
+
+/// Attempts at a dump that changes of the list interrupt.
+const DUMP_ATTEMPTS_MAX: usize = 16;
 
 /// A socket of the network namespace in which it was opened; one request at a time.
 #[derive(Debug)]
@@ -50,20 +53,21 @@ impl NetlinkSocket {
         set_int(&self.socket, libc::SOL_NETLINK, option, 1)
     }
 
-    /// Requests a dump and returns the bodies of its messages.
+    /// Requests a dump and returns the bodies of its messages. Repeats it where the list changed meanwhile, so that
+    /// entries may be missing or twice.
     pub(super) fn dump(&self, kind: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-        self.exchange(kind, NLM_F_DUMP, body)
+        until_complete(|| self.exchange(kind, NLM_F_DUMP, body))
     }
 
     /// Sends a request and returns the body of its answer.
     pub(super) fn request(&self, kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
-        self.exchange(kind, NLM_F_ACK, body)?.into_iter().next().ok_or_else(truncated)
+        self.exchange(kind, NLM_F_ACK, body)?.bodies.into_iter().next().ok_or_else(truncated)
     }
 
     /// Sends a request to which the kernel may reply with an acknowledgement alone (`None`).
     pub(super) fn request_optional(&self, kind: u16, body: &[u8]) -> io::Result<Option<Vec<u8>>> {
         // Without NLM_F_ECHO some answers go to multicast groups only.
-        Ok(self.exchange(kind, NLM_F_ACK | NLM_F_ECHO, body)?.into_iter().next())
+        Ok(self.exchange(kind, NLM_F_ACK | NLM_F_ECHO, body)?.bodies.into_iter().next())
     }
 
     /// Sends a request that changes something, and returns when the kernel has acknowledged it; `flags` are added to
@@ -87,7 +91,7 @@ impl NetlinkSocket {
         Ok(())
     }
 
-    fn exchange(&self, kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    fn exchange(&self, kind: u16, flags: u16, body: &[u8]) -> io::Result<NetlinkAnswer> {
         let sequence = self.next_sequence();
         let mut request = message(kind, flags, body);
         number(&mut request, sequence);
@@ -100,19 +104,19 @@ impl NetlinkSocket {
     }
 
     /// Receives the bodies of the answers that come before the acknowledgement or the end of the dump.
-    fn receive(&self, sequence: u32) -> io::Result<Vec<Vec<u8>>> {
+    fn receive(&self, sequence: u32) -> io::Result<NetlinkAnswer> {
         let mut buffer = vec![0; RECEIVE_BUFFER_BYTES];
-        let mut bodies = Vec::new();
+        let mut answer = NetlinkAnswer::default();
         loop {
             let (received, _) = match recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
                 Err(rustix::io::Errno::INTR) => continue,
                 other => other?,
             };
             let datagram = &buffer[..received.min(RECEIVE_BUFFER_BYTES)];
-            if !read(datagram, sequence, &mut bodies)? {
-                return Ok(bodies);
+            if !answer.read(datagram, sequence)? {
+                return Ok(answer);
             }
-            if bodies.len() > DUMP_MESSAGES_MAX {
+            if answer.bodies.len() > DUMP_MESSAGES_MAX {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
                     "the kernel's dump exceeds the message limit",
@@ -135,33 +139,65 @@ fn number(message: &mut [u8], sequence: u32) {
     }
 }
 
-/// Appends the bodies in one datagram to `bodies`; true if more datagrams follow.
-fn read(mut datagram: &[u8], sequence: u32, bodies: &mut Vec<Vec<u8>>) -> io::Result<bool> {
-    while !datagram.is_empty() {
-        let length = u32_at(datagram, 0).ok_or_else(truncated)? as usize;
-        let message =
-            datagram.get(..length).filter(|_| length >= NLMSGHDR_BYTES).ok_or_else(truncated)?;
-        let (kind, flags) =
-            (u16_at(message, 4).ok_or_else(truncated)?, u16_at(message, 6).ok_or_else(truncated)?);
-        let body = &message[NLMSGHDR_BYTES..];
-        datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
-        // An answer to an earlier request that failed, or no answer: a packet of an NFQUEUE.
-        if u32_at(message, SEQUENCE_OFFSET) != Some(sequence) {
-            continue;
-        }
-        match kind {
-            NLMSG_ERROR => {
-                let code = u32_at(body, 0).ok_or_else(truncated)?.cast_signed();
-                return if code == 0 { Ok(false) } else { Err(kernel_error(code, flags, body)) };
-            }
-            NLMSG_DONE => {
-                let code = u32_at(body, 0).map_or(0, u32::cast_signed);
-                return if code < 0 { Err(kernel_error(code, flags, body)) } else { Ok(false) };
-            }
-            _ => bodies.push(body.to_vec()),
+/// Answers to one request.
+#[derive(Debug, Default)]
+struct NetlinkAnswer {
+    bodies: Vec<Vec<u8>>,
+    /// True for a dump during which the list changed (`NLM_F_DUMP_INTR`).
+    is_interrupted: bool,
+}
+
+/// Repeats a dump until nothing interrupts it.
+fn until_complete(mut dump: impl FnMut() -> io::Result<NetlinkAnswer>) -> io::Result<Vec<Vec<u8>>> {
+    for _ in 0..DUMP_ATTEMPTS_MAX {
+        let answer = dump()?;
+        if !answer.is_interrupted {
+            return Ok(answer.bodies);
         }
     }
-    Ok(true)
+    let text =
+        format!("the kernel's list changed during each of {DUMP_ATTEMPTS_MAX} dumps: try again");
+    Err(io::Error::new(io::ErrorKind::Interrupted, text))
+}
+
+impl NetlinkAnswer {
+    /// Appends the bodies in one datagram; true if more datagrams follow.
+    fn read(&mut self, mut datagram: &[u8], sequence: u32) -> io::Result<bool> {
+        while !datagram.is_empty() {
+            let length = u32_at(datagram, 0).ok_or_else(truncated)? as usize;
+            let message = datagram
+                .get(..length)
+                .filter(|_| length >= NLMSGHDR_BYTES)
+                .ok_or_else(truncated)?;
+            let (kind, flags) = (
+                u16_at(message, 4).ok_or_else(truncated)?,
+                u16_at(message, 6).ok_or_else(truncated)?,
+            );
+            let body = &message[NLMSGHDR_BYTES..];
+            datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
+            // An answer to an earlier request that failed, or no answer: a packet of an NFQUEUE.
+            if u32_at(message, SEQUENCE_OFFSET) != Some(sequence) {
+                continue;
+            }
+            self.is_interrupted |= flags & NLM_F_DUMP_INTR != 0;
+            match kind {
+                NLMSG_ERROR => {
+                    let code = u32_at(body, 0).ok_or_else(truncated)?.cast_signed();
+                    return if code == 0 {
+                        Ok(false)
+                    } else {
+                        Err(kernel_error(code, flags, body))
+                    };
+                }
+                NLMSG_DONE => {
+                    let code = u32_at(body, 0).map_or(0, u32::cast_signed);
+                    return if code < 0 { Err(kernel_error(code, flags, body)) } else { Ok(false) };
+                }
+                _ => self.bodies.push(body.to_vec()),
+            }
+        }
+        Ok(true)
+    }
 }
 
 fn kernel_error(code: i32, flags: u16, body: &[u8]) -> io::Error {
@@ -187,7 +223,7 @@ mod tests {
     fn malformed_messages_do_not_panic() {
         for length in 0..96 {
             for byte in [0, 1, 2, 4, 16, 20, 255] {
-                let _ = read(&vec![byte; length], 1, &mut Vec::new());
+                let _ = NetlinkAnswer::default().read(&vec![byte; length], 1);
                 let _ = kernel_error(-22, NLM_F_ACK_TLVS, &vec![byte; length]);
             }
         }
@@ -211,13 +247,39 @@ mod tests {
     #[test]
     fn other_sequence_numbers_are_skipped() {
         let mut data = message(20, 0, b"body");
-        let mut bodies = Vec::new();
-        assert!(read(&data, 3, &mut bodies).unwrap() && bodies.is_empty());
+        let mut answer = NetlinkAnswer::default();
+        assert!(answer.read(&data, 3).unwrap() && answer.bodies.is_empty());
         number(&mut data, 3);
         let mut done = message(NLMSG_ERROR, 0, &[0; 20]);
         number(&mut done, 3);
-        assert!(!read(&[data, done].concat(), 3, &mut bodies).unwrap());
-        assert_eq!(bodies, [b"body".to_vec()]);
+        assert!(!answer.read(&[data, done].concat(), 3).unwrap());
+        assert_eq!(answer.bodies, [b"body".to_vec()]);
+    }
+
+    /// A dump of one message, and its end.
+    fn dumped(body: &[u8], flags: u16) -> io::Result<NetlinkAnswer> {
+        let mut answer = NetlinkAnswer::default();
+        let datagrams = [message(20, flags, body), message(NLMSG_DONE, 0, &[0; 4])];
+        assert!(!answer.read(&datagrams.concat(), 0)?);
+        Ok(answer)
+    }
+
+    #[test]
+    fn interrupted_dump_is_repeated() {
+        let mut flags =
+            [NLM_F_DUMP_INTR, NLM_F_DUMP_INTR, 0].into_iter().zip([b"1...", b"2...", b"3..."]);
+        let bodies = until_complete(|| {
+            let (flags, body) = flags.next().unwrap();
+            dumped(body, flags)
+        });
+        assert_eq!(bodies.unwrap(), [b"3...".to_vec()]);
+        let mut attempts = 0;
+        let error = until_complete(|| {
+            attempts += 1;
+            dumped(b"1...", NLM_F_DUMP_INTR)
+        });
+        assert!(error.unwrap_err().to_string().contains("changed during each of 16 dumps"));
+        assert_eq!(attempts, DUMP_ATTEMPTS_MAX);
     }
 
     #[test]
