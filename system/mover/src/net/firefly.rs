@@ -26,6 +26,12 @@ use crate::net::transport::Transport;
 /// Interval of reports on a running stream.
 const ONGOING_INTERVAL: Duration = Duration::from_secs(60);
 
+/// Longest wait for the acknowledgement of a stream's last data.
+const LAST_ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Interval at which that acknowledgement is looked for.
+const ACKNOWLEDGEMENT_CHECK_INTERVAL: Duration = Duration::from_millis(1);
+
 /// States of a flow in fireflies, in the order of the counters.
 pub const STATES: [&str; 3] = ["start", "ongoing", "end"];
 
@@ -70,6 +76,19 @@ fn now() -> UtcTime {
     UtcTime::new(since.as_secs(), since.subsec_micros())
 }
 
+/// Waits until the peer has acknowledged what was sent, so that the counts at the end of a stream are whole.
+fn await_acknowledgements(transport: &Transport) {
+    let start = Instant::now();
+    while start.elapsed() < LAST_ACKNOWLEDGEMENT_TIMEOUT {
+        match net::TcpInfo::of(transport) {
+            Ok(info) if info.notsent_bytes > 0 || info.unacked_segments > 0 => {
+                std::thread::sleep(ACKNOWLEDGEMENT_CHECK_INTERVAL);
+            }
+            _ => return,
+        }
+    }
+}
+
 impl Fireflies {
     /// Creates the reporter of a session with this mark; `None` without one.
     #[must_use]
@@ -112,9 +131,9 @@ impl Fireflies {
 
     /// Reports the end of a stream.
     pub fn end(&self, stream: StreamId) {
-        if let Some(stream_report) = lock(&self.streams).remove(&stream) {
-            self.send_report(&stream_report, FlowPhase::End(now()));
-        }
+        let Some(stream_report) = lock(&self.streams).remove(&stream) else { return };
+        await_acknowledgements(&stream_report.transport);
+        self.send_report(&stream_report, FlowPhase::End(now()));
     }
 
     fn send_report(&self, stream_report: &ReportedStream, phase: FlowPhase) {
