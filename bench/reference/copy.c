@@ -21,7 +21,6 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #define BLOCK_BYTES (4L << 20)
@@ -62,21 +61,7 @@ static long block_bytes(long offset)
     return file_bytes - offset < BLOCK_BYTES ? file_bytes - offset : BLOCK_BYTES;
 }
 
-static void transmit_pages(int into, const int *ends, char *memory, long bytes)
-{
-    struct iovec content = {memory, bytes};
-    while (content.iov_len > 0) {
-        ssize_t left = vmsplice(ends[1], &content, 1, 0);
-        check(left > 0, "vmsplice");
-        content.iov_base = (char *)content.iov_base + left;
-        content.iov_len -= left;
-        while (left > 0) {
-            ssize_t sent = splice(ends[0], NULL, into, NULL, left, 0);
-            check(sent > 0, "splice");
-            left -= sent;
-        }
-    }
-}
+#include "pages.h"
 
 static void *transmit(void *argument)
 {

@@ -21,7 +21,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -115,6 +114,8 @@ static void serve(int port)
     }
 }
 
+#include "pages.h"
+
 static void *transmit(void *argument)
 {
     struct stream *stream = argument;
@@ -122,20 +123,8 @@ static void *transmit(void *argument)
     int ends[2];
     check(pipe2(ends, O_CLOEXEC) == 0, "pipe");
     fcntl(ends[1], F_SETPIPE_SZ, CONTENT_BYTES);
-    while (now() < stream->until) {
-        struct iovec content = {memory, CONTENT_BYTES};
-        while (content.iov_len > 0) {
-            ssize_t left = vmsplice(ends[1], &content, 1, 0);
-            check(left > 0, "vmsplice");
-            content.iov_base = (char *)content.iov_base + left;
-            content.iov_len -= left;
-            while (left > 0) {
-                ssize_t sent = splice(ends[0], NULL, stream->socket, NULL, left, 0);
-                check(sent > 0, "splice");
-                left -= sent;
-            }
-        }
-    }
+    while (now() < stream->until)
+        transmit_pages(stream->socket, ends, memory, CONTENT_BYTES);
     shutdown(stream->socket, SHUT_WR);
     ssize_t taken = recv(stream->socket, &stream->result, sizeof(stream->result), MSG_WAITALL);
     check(taken == sizeof(stream->result), "recv");
