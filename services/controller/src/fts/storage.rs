@@ -178,7 +178,7 @@ impl FtsStorages {
         self.client.is_collection(url, answered, headers).await
     }
 
-    /// Returns the time of the last change of a file as WebDAV tells it.
+    /// Returns the time of the last change of a file by `PROPFIND`, as the storage writes it.
     pub(crate) async fn last_modified(&self, url: &Url, headers: &HeaderMap) -> Option<String> {
         self.client.last_modified(url, headers).await
     }
