@@ -375,8 +375,8 @@ fn local_target(
         let existing = absolute.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
         let rest = absolute.strip_prefix(existing).unwrap_or(relative);
         let root = Dir::open(existing)?;
-        let (base, rename) = target_at(root, rest.as_os_str().as_bytes(), into_directory)?;
-        Ok(TransferTarget::new(base, rename, key, true))
+        let at = target_at(root, rest.as_os_str().as_bytes(), into_directory)?;
+        Ok(TransferTarget::new(at, key, true))
     };
     resolve().map_err(|error| failed(format!("{shown}: {}", penstock_sys::fs::describe(&error))))
 }

@@ -85,7 +85,7 @@ pub use session::gatekeeper::{Caller, ExportSpace, Gatekeeper, ResolvedPath};
 pub use session::outcome::SessionOutcome;
 pub use session::rate_limit::SharedPacer;
 pub use session::state::Session;
-pub use sink::destination::{Destination, ReleasePartial, TransferTarget};
+pub use sink::destination::{Destination, OpenTarget, ReleasePartial, TransferTarget};
 pub use sink::file_locks::FileLocks;
 pub use sink::hidden_names::{HiddenName, HiddenNames, LeftName};
 pub use sink::name_locks::lock_name;

@@ -14,9 +14,9 @@ use penstock_host::placement::NumaPlacement;
 use penstock_identity::{Fingerprint, Identity, tls_client_config};
 use penstock_mover::{
     Agent, AgentConfig, AgentLimits, Caller, ClientTransfer, CopyError, EndedTransfer,
-    EndedTransferLog, Endpoint, Engine, Gatekeeper, PeerConnector, ResolvedPath, ScanRoot,
-    SenderControl, SenderEnd, Session, SessionBuilder, SessionOrigin, StreamTuning, TcpDial,
-    TransferConfig, TransferSnapshot, TransferTarget, TransportChoice,
+    EndedTransferLog, Endpoint, Engine, Gatekeeper, OpenTarget, PeerConnector, ResolvedPath,
+    ScanRoot, SenderControl, SenderEnd, Session, SessionBuilder, SessionOrigin, StreamTuning,
+    TcpDial, TransferConfig, TransferSnapshot, TransferTarget, TransportChoice,
 };
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
@@ -193,7 +193,8 @@ impl Site {
         let keeper = OneExport(self.export.clone());
         let make = move |opened: &penstock_protocol::open::Opened| {
             let base = Dir::open(&to).expect("the target is there");
-            let target = TransferTarget::new(base, None, [6; 16], true);
+            let at = OpenTarget { base, rename: None, is_new: false };
+            let target = TransferTarget::new(at, [6; 16], true);
             let caller = Caller { name: "local".to_owned(), pass: None, token: None, grant: None };
             let grant = SessionBuilder {
                 keeper: &keeper,

@@ -28,7 +28,7 @@ use crate::net::handshake::random;
 use crate::session::gatekeeper::{Caller, Gatekeeper};
 use crate::session::rate_limit::SharedPacer;
 use crate::session::state::Session;
-use crate::sink::destination::{Destination, ReleasePartial, TransferTarget};
+use crate::sink::destination::{Destination, OpenTarget, ReleasePartial, TransferTarget};
 use crate::sink::file_locks::FileLocks;
 use crate::sink::resume_journal::{JournalName, ResumeJournal, ResumeJournalError};
 use crate::sink::storage::JournalStore;
@@ -228,10 +228,10 @@ impl SessionBuilder<'_> {
         release: &dyn Fn(&JournalName) -> bool,
     ) -> Result<BuiltSession, Refusal> {
         let place = self.keeper.place(self.caller, &push.target.0, PathAccess::Replace)?;
-        let (base, rename) = target_at(place.root, &place.path, push.into_directory)
+        let at = target_at(place.root, &place.path, push.into_directory)
             .map_err(|error| refuse(&place.shown, &error))?;
         let trusted = self.keeper.trusts_owners();
-        let target = TransferTarget::new(base, rename, push.transfer_key, trusted);
+        let target = TransferTarget::new(at, push.transfer_key, trusted);
         let options = self.with_mark(options, &push.target.0)?;
         let (end, journal) = self.receiver(target, &options, given, release)?;
         Ok(BuiltSession { end, path: place.shown, journal: Some(journal) })
@@ -335,18 +335,14 @@ pub(crate) fn source_at(root: Dir, path: &[u8], shown: &str) -> Result<ScanRoot,
     find().map_err(|error| refuse(shown, &error))
 }
 
-/// Opens the target directory; returns the name of a single file if it differs from the source's.
+/// Opens the target directory, with the name of a single file if it differs from the source's.
 ///
 /// # Errors
 /// If the directory does not exist and cannot be created.
-pub fn target_at(
-    root: Dir,
-    path: &[u8],
-    into_directory: bool,
-) -> io::Result<(Dir, Option<OsString>)> {
+pub fn target_at(root: Dir, path: &[u8], into_directory: bool) -> io::Result<OpenTarget> {
     let path = Path::new(std::ffi::OsStr::from_bytes(path));
     if path.as_os_str().is_empty() {
-        return Ok((root, None));
+        return Ok(OpenTarget { base: root, rename: None, is_new: false });
     }
     let is_directory = match root.stat_follow(path) {
         Ok(stat) => stat.kind == fs::Kind::Directory,
@@ -354,7 +350,7 @@ pub fn target_at(
         Err(error) => return Err(error),
     };
     if is_directory {
-        return Ok((root.open_dir(path)?, None));
+        return Ok(OpenTarget { base: root.open_dir(path)?, rename: None, is_new: false });
     }
     if into_directory {
         let is_link = |stat: fs::Stat| stat.kind == fs::Kind::Symlink;
@@ -364,13 +360,15 @@ pub fn target_at(
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         root.create_dir_all(path, 0o777)?;
-        return Ok((root.open_dir(path)?, None));
+        return Ok(OpenTarget { base: root.open_dir(path)?, rename: None, is_new: true });
     }
+    let mut is_new = false;
     if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
+        is_new = root.stat_follow(above).is_err();
         root.create_dir_all(above, 0o777)?;
     }
-    let (dir, name) = root.parent(path)?;
-    Ok((dir, Some(name)))
+    let (base, name) = root.parent(path)?;
+    Ok(OpenTarget { base, rename: Some(name), is_new })
 }
 
 #[cfg(test)]

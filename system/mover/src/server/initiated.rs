@@ -46,7 +46,7 @@ use crate::net::handshake::random;
 use crate::session::counters::AgentCounters;
 use crate::session::gatekeeper::Caller;
 use crate::session::state::Session;
-use crate::sink::destination::TransferTarget;
+use crate::sink::destination::{OpenTarget, TransferTarget};
 use crate::source::scan::ScanRoot;
 
 /// Request to send files.
@@ -270,8 +270,9 @@ impl AgentInner {
                     locks: None,
                     release_partial: None,
                 };
-                let directory = directory.try_clone()?;
-                let target = TransferTarget::new(directory, Some(name.clone()), random(), false);
+                let base = directory.try_clone()?;
+                let at = OpenTarget { base, rename: Some(name.clone()), is_new: false };
+                let target = TransferTarget::new(at, random(), false);
                 let given = (opened.session, SessionKey(opened.key));
                 let (end, _) = builder
                     .receiver(target, &options, Some(given), &|_| true)

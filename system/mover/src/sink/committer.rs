@@ -141,7 +141,7 @@ impl<'a> Committer<'a> {
         let journal = &work.destination.journal;
         let ended = journal.ended();
         let all = if packed >= SYNC_ALL_FILES_MIN {
-            let synced = work.destination.sync();
+            let synced = work.destination.sync_file_systems();
             if synced.is_ok() {
                 journal.names_durable(ended);
             }
@@ -191,7 +191,7 @@ impl<'a> Committer<'a> {
         if sink.is_packed() {
             let sync = || -> std::io::Result<()> {
                 if !is_synced {
-                    sink.reopen()?.sync_data()?;
+                    sink.reopen()?.sync_all()?;
                 }
                 sink.advance(FileEvent::Synced)
             };
@@ -242,7 +242,7 @@ impl<'a> Committer<'a> {
         // Before directories get their times.
         work.destination.remove_leftovers();
         let failures = work.destination.finish_directories();
-        if let Err(error) = work.destination.sync() {
+        if let Err(error) = work.destination.sync_changes() {
             let text = format!("cannot make names durable: {}", fs::describe(&error));
             return work.session.end(SessionOutcome::Failed(text));
         }

@@ -55,14 +55,28 @@ pub struct TransferTarget {
     pub key: [u8; 16],
     /// Set when the sender may set owners and set-user-id bits.
     pub trusted: bool,
+    /// Set when the directory was made for this transfer, so that its own name may not be durable.
+    pub is_new: bool,
 }
 
 impl TransferTarget {
     /// Creates a target in a directory of the kernel.
     #[must_use]
-    pub fn new(base: Dir, rename: Option<OsString>, key: [u8; 16], trusted: bool) -> Self {
-        Self { base: Arc::new(base), rename, key, trusted }
+    pub fn new(at: OpenTarget, key: [u8; 16], trusted: bool) -> Self {
+        let OpenTarget { base, rename, is_new } = at;
+        Self { base: Arc::new(base), rename, key, trusted, is_new }
     }
+}
+
+/// Directory of the kernel that receives a transfer.
+#[derive(Debug)]
+pub struct OpenTarget {
+    /// Directory that confines the transfer.
+    pub base: Dir,
+    /// Name of a single file there, if not its own.
+    pub rename: Option<OsString>,
+    /// Set when it was made for this transfer.
+    pub is_new: bool,
 }
 
 /// The destination of one session.
@@ -81,12 +95,14 @@ pub struct Destination {
     /// Resume journal of unfinished files.
     pub journal: Arc<ResumeJournal>,
     parents: Mutex<HashMap<PathBuf, Arc<Parent>>>,
-    directories: Mutex<Vec<Arc<Entry>>>,
+    pub(super) directories: Mutex<Vec<Arc<Entry>>>,
     made: Mutex<HashSet<PathBuf>>,
     /// Directories below the base that received files.
-    folders: Mutex<HashSet<PathBuf>>,
+    pub(super) folders: Mutex<HashSet<PathBuf>>,
     /// One directory on each other file system mounted below the base.
-    mounts: Mutex<HashMap<u64, Arc<Parent>>>,
+    pub(super) mounts: Mutex<HashMap<u64, Arc<Parent>>>,
+    /// Set by changes that syncs of files and of their directories do not cover.
+    pub(super) needs_filesystem_sync: AtomicBool,
     umask: u32,
     /// Warnings about rejected attributes, until [`Destination::take_warnings`].
     warnings: Mutex<Vec<(RelativePath, Failure)>>,
@@ -139,6 +155,7 @@ impl Destination {
     ) -> io::Result<Self> {
         let identity = identify(&*target.base)?;
         let device = identity.device;
+        let needs_filesystem_sync = target.is_new || options.inplace;
         let base = Arc::new(Parent { dir: target.base, device, identity, is_fresh: false });
         Ok(Self {
             base,
@@ -154,6 +171,7 @@ impl Destination {
             made: Mutex::default(),
             folders: Mutex::default(),
             mounts: Mutex::default(),
+            needs_filesystem_sync: AtomicBool::new(needs_filesystem_sync),
             umask: penstock_sys::machine::umask(),
             warnings: Mutex::default(),
             digest_skipped: AtomicBool::new(false),
@@ -284,6 +302,7 @@ impl Destination {
                     return Ok(());
                 }
             }
+            self.needs_filesystem_sync.store(true, Ordering::SeqCst);
             let temporary = self.whole_name(entry);
             let temporary = Path::new(&temporary);
             let _ = dir.remove_file(temporary);
@@ -394,6 +413,7 @@ impl Destination {
         if entry.bytes == 0 {
             // An empty file needs no data; the last sync makes it durable.
             let make = || {
+                self.needs_filesystem_sync.store(true, Ordering::SeqCst);
                 self.write_small(&sink, &[], &[])?;
                 sink.advance(FileEvent::Synced)?;
                 self.rename(&sink)
@@ -605,7 +625,7 @@ impl Destination {
         // Direct writes end on a sector boundary, and preallocation may be longer.
         open.file.set_len(sink.entry.bytes)?;
         self.set_metadata(&*open.file, &sink.entry, true)?;
-        open.file.sync_data()?;
+        open.file.sync_all()?;
         sink.advance(FileEvent::Completed(open.file.stat()?))
     }
 
@@ -614,6 +634,7 @@ impl Destination {
     /// # Errors
     /// If that fails.
     pub fn refresh(&self, sink: &SinkFile) -> io::Result<()> {
+        self.needs_filesystem_sync.store(true, Ordering::SeqCst);
         let file = sink.parent.dir.open_file(sink.name.as_ref(), &Open::reading())?;
         if !sink.entry.xattrs.is_empty() {
             file.set_mode(self.mode(&sink.entry) | 0o200)?;
@@ -663,22 +684,12 @@ impl Destination {
         }
     }
 
-    /// Syncs every file system that received files.
-    ///
-    /// # Errors
-    /// If a device fails.
-    pub fn sync(&self) -> io::Result<()> {
-        self.base.dir.sync_filesystem()?;
-        let others = lock(&self.mounts).values().cloned().collect::<Vec<_>>();
-        others.iter().try_for_each(|parent| parent.dir.sync_filesystem())
-    }
-
     /// Sets modes and times of directories after their contents are complete: deepest first, since a
     /// directory's time changes with its contents.
     ///
     /// Returns those for which that failed.
     pub fn finish_directories(&self) -> Vec<(RelativePath, Failure)> {
-        let directories = std::mem::take(&mut *lock(&self.directories));
+        let directories = lock(&self.directories).clone();
         let mut failures = Vec::new();
         for entry in directories.iter().rev() {
             let set = || -> io::Result<()> {

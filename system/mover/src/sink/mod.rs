@@ -26,6 +26,7 @@ pub(crate) mod file;
 pub(crate) mod file_locks;
 pub(crate) mod hidden_names;
 pub(crate) mod name_locks;
+mod name_sync;
 pub(crate) mod orphans;
 pub(crate) mod partial_files;
 pub(crate) mod planner;

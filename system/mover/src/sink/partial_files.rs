@@ -267,8 +267,13 @@ mod tests {
     use crate::sink::simulation::transfer::SimulatedDataset;
 
     fn destination_on(storage: &SimulatedStorage, mark: &str) -> Destination {
-        let target =
-            TransferTarget { base: storage.root(), rename: None, key: [0; 16], trusted: true };
+        let target = TransferTarget {
+            base: storage.root(),
+            rename: None,
+            key: [0; 16],
+            trusted: true,
+            is_new: false,
+        };
         let engine = Engine { direct: false, uring: false };
         Destination::new(
             target,

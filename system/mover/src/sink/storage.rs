@@ -56,7 +56,7 @@ pub trait DirectoryHandle: Debug + Send + Sync {
     fn rename_noreplace(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Names in this directory with their kinds.
     fn entries(&self) -> io::Result<Names<'_>>;
-    /// Makes the names in this directory durable (fsync).
+    /// Makes the names in this directory and its attributes durable (fsync).
     fn sync_names(&self) -> io::Result<()>;
     /// Makes everything on this file system durable (syncfs).
     fn sync_filesystem(&self) -> io::Result<()>;
@@ -85,6 +85,8 @@ pub trait StoredFile: Debug + Send + Sync {
     fn punch_hole(&self, offset: u64, bytes: u64) -> io::Result<bool>;
     /// Makes the content durable (fdatasync).
     fn sync_data(&self) -> io::Result<()>;
+    /// Makes the content and the attributes durable (fsync).
+    fn sync_all(&self) -> io::Result<()>;
     /// Returns the attributes of the file.
     fn stat(&self) -> io::Result<Stat>;
     /// Sets owner and group.
@@ -202,6 +204,9 @@ impl StoredFile for KernelFile {
     }
     fn sync_data(&self) -> io::Result<()> {
         fs::sync_data(&self.0)
+    }
+    fn sync_all(&self) -> io::Result<()> {
+        fs::sync_all(&self.0)
     }
     fn stat(&self) -> io::Result<Stat> {
         fs::stat_file(&self.0)

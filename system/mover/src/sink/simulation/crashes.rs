@@ -22,6 +22,9 @@ fn run(algorithm: Algorithm, seed: u64) -> RunConfig {
     RunConfig { algorithm, seed, key: 1 }
 }
 
+/// Fewer small files than share a sync, none of them empty.
+const FEW_SIZES: &[u64] = &[1, 511, 2049, 8192, 4097, 20_480, 16_385];
+
 /// Runs a transfer and passes the state before each of its changes, and the last one, to `visit` on
 /// another thread.
 fn for_each_crash_point(
@@ -132,6 +135,40 @@ fn crash_points_of_many_files() {
         recover(state, &dataset, run, crash, number);
     });
     assert!(points > 2000, "{points}");
+}
+
+#[test]
+fn crash_points_of_few_files() {
+    for seed in 20..26 {
+        let dataset = SimulatedDataset::new(FEW_SIZES, seed).without_links();
+        let run = run(Algorithm::Crc32c, seed);
+        for_each_crash_point(&dataset, run, |number, state| {
+            for crash in ALL_CRASHES {
+                recover(state.clone(), &dataset, run, *crash, number);
+            }
+        });
+    }
+}
+
+/// Everything that a successful copy wrote is durable, whether it syncs single directories or file systems.
+#[test]
+fn finished_copies_survive_power_cut() {
+    for seed in 30..50 {
+        let few = SimulatedDataset::new(FEW_SIZES, seed).without_links();
+        let many = SimulatedDataset::new(FILE_SIZES, seed);
+        for (dataset, is_few) in [(few, true), (many, false)] {
+            let storage = SimulatedStorage::new(seed);
+            let outcome = transfer(&storage, &dataset, run(Algorithm::Crc32c, seed));
+            assert!(outcome.is_some_and(|outcome| outcome.is_success()), "seed {seed}");
+            assert_eq!(storage.filesystem_syncs() == 0, is_few, "seed {seed}");
+            for cut in 0..50 {
+                let there = storage.state().after(Crash::PowerCut, seed * 1000 + cut).tree();
+                for (path, wanted) in dataset.tree() {
+                    assert_eq!(there.get(&path), Some(&wanted), "seed {seed}, cut {cut}: {path:?}");
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -4,9 +4,9 @@
 //! stopped:
 //!
 //! - The process is killed: all writes are kept.
-//! - The power fails: of each file system a prefix of the name changes survives, at least up to the last sync; of
+//! - The power fails: of each directory a prefix of the name changes survives, at least up to its last sync; of
 //!   each file a prefix of the metadata changes; of each unsynced page the new content, the old one, or the first
-//!   sectors of the new.
+//!   sectors of the new. File systems with one journal keep the order over all directories, others do not.
 //! - The storage loses its cache while the machine stays up: pages are lost likewise, names and metadata are not.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,16 +71,15 @@ pub(super) struct StorageNode {
     metadata_log: Vec<Metadata>,
 }
 
-/// Name changes that survive together.
-#[derive(Debug, Clone)]
-struct NameChange(Vec<(u64, OsString, Option<u64>)>);
+/// Name changes in one directory that survive together: a name and the inode that it leads to from here on.
+type NameChange = Vec<(OsString, Option<u64>)>;
 
 /// Snapshot of both file systems.
 #[derive(Debug, Clone)]
 pub(in crate::sink) struct StorageState {
     pub(super) nodes: BTreeMap<u64, Arc<StorageNode>>,
-    /// Directories as of the last sync, by file system; changes since are in `name_log`.
-    synced_names: BTreeMap<u64, BTreeMap<u64, BTreeMap<OsString, u64>>>,
+    /// Directories as of their last sync; changes since are in `name_log`.
+    synced_names: BTreeMap<u64, BTreeMap<OsString, u64>>,
     name_log: BTreeMap<u64, Vec<NameChange>>,
     next_inode: u64,
     clock: i64,
@@ -106,6 +105,7 @@ struct SimulationInner {
     locks: BTreeMap<u64, u64>,
     next_handle: u64,
     has_direct: bool,
+    filesystem_syncs: u64,
 }
 
 impl Debug for SimulatedStorage {
@@ -160,6 +160,10 @@ impl StorageNode {
         self.dirty.clear();
     }
 
+    fn sync_metadata(&mut self) {
+        self.metadata_log = vec![self.metadata.clone()];
+    }
+
     /// Drops some of the unsynced pages.
     fn lose_pages(&mut self, random: &mut Random) {
         let old = Arc::clone(&self.synced);
@@ -180,6 +184,15 @@ impl StorageNode {
                 *byte = old.get(at).copied().unwrap_or(0);
             }
         }
+    }
+}
+
+fn apply(names: &mut BTreeMap<OsString, u64>, change: NameChange) {
+    for (name, to) in change {
+        match to {
+            Some(inode) => names.insert(name, inode),
+            None => names.remove(&name),
+        };
     }
 }
 
@@ -207,40 +220,36 @@ impl StorageState {
         }
     }
 
-    fn change_names(&mut self, change: NameChange) -> io::Result<()> {
-        let device = self.node(change.0[0].0)?.device;
-        for (directory, name, to) in &change.0 {
-            let node = self.node_mut(*directory)?;
-            let NodeContent::Directory(names) = &mut node.content else { panic!("no directory") };
-            match to {
-                Some(inode) => names.insert(name.clone(), *inode),
-                None => names.remove(name),
-            };
-        }
-        self.name_log.entry(device).or_default().push(change);
+    fn change_names(&mut self, directory: u64, change: NameChange) -> io::Result<()> {
+        let node = self.node_mut(directory)?;
+        let NodeContent::Directory(names) = &mut node.content else { panic!("no directory") };
+        apply(names, change.clone());
+        self.name_log.entry(directory).or_default().push(change);
         Ok(())
     }
 
-    fn sync_names(&mut self, device: u64) {
-        let directories = self.nodes.iter().filter(|(_, node)| node.device == device);
-        let names = directories.filter_map(|(inode, node)| match &node.content {
-            NodeContent::Directory(names) => Some((*inode, names.clone())),
-            _ => None,
-        });
-        let names = names.collect();
-        self.synced_names.insert(device, names);
-        self.name_log.remove(&device);
+    fn sync_names(&mut self, directory: u64) -> io::Result<()> {
+        let names = self.names(directory)?.clone();
+        self.synced_names.insert(directory, names);
+        self.name_log.remove(&directory);
+        let node = Arc::make_mut(self.nodes.get_mut(&directory).expect("its names were found"));
+        node.sync_metadata();
+        Ok(())
     }
 
     fn sync_filesystem(&mut self, device: u64) {
-        for node in self.nodes.values_mut().filter(|node| node.device == device) {
+        for (inode, node) in self.nodes.iter_mut().filter(|(_, node)| node.device == device) {
             let node = Arc::make_mut(node);
-            if matches!(node.content, NodeContent::File(_)) {
-                node.sync_data();
+            node.sync_metadata();
+            match &node.content {
+                NodeContent::File(_) => node.sync_data(),
+                NodeContent::Directory(names) => {
+                    self.synced_names.insert(*inode, names.clone());
+                    self.name_log.remove(inode);
+                }
+                NodeContent::Symlink(_) => {}
             }
-            node.metadata_log = vec![node.metadata.clone()];
         }
-        self.sync_names(device);
     }
 
     /// Returns the state after a crash.
@@ -277,23 +286,15 @@ impl StorageState {
     }
 
     fn lose_names(&mut self, random: &mut Random) {
-        for device in [DESTINATION_ID, JOURNALS_ID] {
-            let mut names = self.synced_names.remove(&device).unwrap_or_default();
-            let log = self.name_log.remove(&device).unwrap_or_default();
+        for (inode, node) in &mut self.nodes {
+            if node.kind() != Kind::Directory {
+                continue;
+            }
+            let mut names = self.synced_names.remove(inode).unwrap_or_default();
+            let log = self.name_log.remove(inode).unwrap_or_default();
             let kept = random.below(log.len() as u64 + 1) as usize;
-            for (directory, name, to) in log.into_iter().take(kept).flat_map(|change| change.0) {
-                let directory = names.entry(directory).or_default();
-                match to {
-                    Some(inode) => directory.insert(name, inode),
-                    None => directory.remove(&name),
-                };
-            }
-            for (inode, node) in &mut self.nodes {
-                if node.device == device && matches!(node.content, NodeContent::Directory(_)) {
-                    let names = names.get(inode).cloned().unwrap_or_default();
-                    Arc::make_mut(node).content = NodeContent::Directory(names);
-                }
-            }
+            log.into_iter().take(kept).for_each(|change| apply(&mut names, change));
+            Arc::make_mut(node).content = NodeContent::Directory(names);
         }
     }
 }
@@ -328,6 +329,7 @@ impl SimulatedStorage {
             locks: BTreeMap::new(),
             next_handle: 1,
             has_direct: seed % 2 == 1,
+            filesystem_syncs: 0,
         })))
     }
 
@@ -339,6 +341,11 @@ impl SimulatedStorage {
     /// Makes the change of this index, from zero, fail.
     pub(in crate::sink) fn fail_at(&self, operation: u64, kind: io::ErrorKind) {
         lock(&self.0).fail_at = Some((operation, kind));
+    }
+
+    /// Number of syncs of a whole file system.
+    pub(in crate::sink) fn filesystem_syncs(&self) -> u64 {
+        lock(&self.0).filesystem_syncs
     }
 
     pub(in crate::sink) fn state(&self) -> StorageState {
@@ -457,7 +464,7 @@ impl SimulatedDirectory {
             let inode = state.next_inode;
             let node = StorageNode::new(device, content, mode, state.clock);
             state.nodes.insert(inode, Arc::new(node));
-            state.change_names(NameChange(vec![(directory, name.to_owned(), Some(inode))]))?;
+            state.change_names(directory, vec![(name.to_owned(), Some(inode))])?;
             Ok(inode)
         })
     }
@@ -571,7 +578,7 @@ impl DirectoryHandle for SimulatedDirectory {
                 return Err(error(io::ErrorKind::IsADirectory));
             }
             let (directory, name) = self.find(state, path)?;
-            state.change_names(NameChange(vec![(directory, name.to_owned(), None)]))
+            state.change_names(directory, vec![(name.to_owned(), None)])
         })
     }
     fn symlink(&self, target: &Path, path: &Path) -> io::Result<()> {
@@ -594,16 +601,17 @@ impl DirectoryHandle for SimulatedDirectory {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.storage.change(|state| {
             let inode = self.inode_of(state, from)?;
-            let (from, old) = self.find(state, from)?;
+            let (directory, old) = self.find(state, from)?;
             let (to, new) = self.find(state, to)?;
-            if state.names(to)?.get(new).is_some_and(|there| {
+            assert_eq!(directory, to, "the mover renames within a directory");
+            if state.names(directory)?.get(new).is_some_and(|there| {
                 state.node(*there).is_ok_and(|node| node.kind() == Kind::Directory)
             }) {
                 return Err(error(io::ErrorKind::IsADirectory));
             }
             state.node_mut(inode)?;
-            let changes = vec![(from, old.to_owned(), None), (to, new.to_owned(), Some(inode))];
-            state.change_names(NameChange(changes))
+            let change = vec![(old.to_owned(), None), (new.to_owned(), Some(inode))];
+            state.change_names(directory, change)
         })
     }
     fn rename_noreplace(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -621,13 +629,10 @@ impl DirectoryHandle for SimulatedDirectory {
         Ok(Box::new(names.into_iter().map(Ok)))
     }
     fn sync_names(&self) -> io::Result<()> {
-        self.storage.change(|state| {
-            let device = state.node(self.inode)?.device;
-            state.sync_names(device);
-            Ok(())
-        })
+        self.storage.change(|state| state.sync_names(self.inode))
     }
     fn sync_filesystem(&self) -> io::Result<()> {
+        lock(&self.storage.0).filesystem_syncs += 1;
         self.storage.change(|state| {
             let device = state.node(self.inode)?.device;
             state.sync_filesystem(device);
@@ -711,6 +716,12 @@ impl StoredFile for SimulatedFile {
     }
     fn sync_data(&self) -> io::Result<()> {
         self.update(StorageNode::sync_data)
+    }
+    fn sync_all(&self) -> io::Result<()> {
+        self.update(|node| {
+            node.sync_data();
+            node.sync_metadata();
+        })
     }
     fn stat(&self) -> io::Result<Stat> {
         self.storage.look(|state| stat(state, self.inode))

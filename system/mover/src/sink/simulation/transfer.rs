@@ -75,6 +75,12 @@ impl SimulatedDataset {
         Self(entries)
     }
 
+    /// The same entries without links, which need a sync of the whole file system.
+    pub(super) fn without_links(mut self) -> Self {
+        self.0.retain(|(entry, _)| entry.kind != EntryKind::Symlink);
+        self
+    }
+
     /// Expected tree at the destination.
     pub(super) fn tree(&self) -> BTreeMap<PathBuf, TreeEntry> {
         let as_root = penstock_sys::machine::is_superuser();
@@ -189,7 +195,8 @@ pub(super) fn transfer(
         mark: name.mark(),
     };
     let journal = ResumeJournal::open(&storage.journals(), &name, at, &options).ok()?;
-    let target = TransferTarget { base: root, rename: None, key: [run.key; 16], trusted: true };
+    let key = [run.key; 16];
+    let target = TransferTarget { base: root, rename: None, key, trusted: true, is_new: false };
     let engine = Engine { direct: true, uring: false };
     let destination =
         Destination::new(target, "user", name.mark(), options.clone(), engine, journal)
