@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, BodyDataStream, Bytes};
-use axum::http::{HeaderName, HeaderValue, StatusCode, Version, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use penstock_http::ProblemDetails;
-use penstock_mover::{FileUpload, JoinedUpload, RangeWriter, TransferDirection};
+use penstock_mover::{
+    CommittedUpload, FileUpload, JoinedUpload, RangeWriter, ResolvedPath, TransferDirection,
+};
 use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_sys::fs::{Kind, Stat};
 use tokio::task::spawn_blocking;
@@ -18,7 +20,7 @@ use tokio::time::timeout;
 use crate::account::{ConnectionAccount, FileInTransfer, FileRequest};
 use crate::batch_writer::{BatchWriter, ReceivedRange};
 use crate::conditions::{self, Validators, precondition_failed};
-use crate::digest::{self, DigestField};
+use crate::digest::{self, DigestField, WantedDigest};
 use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking, drain};
 use crate::error::{failed, refused};
 use crate::namespace::stat_name;
@@ -41,56 +43,17 @@ pub(crate) async fn put(
         ));
     }
     let WriteTarget { place, keeps } = gateway.write_target(request, &request.path)?;
+    check_body(request)?;
     let shown = place.shown.clone();
-    let mut encodings = request.headers.get_all(header::CONTENT_ENCODING).iter();
-    if !encodings.all(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
-        return Err(ProblemDetails::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "Content-Encoding: files are stored as they are sent: decode them before",
-        ));
-    }
-    let expected = expected_digests(request)?;
-    let mut algorithms = gateway.config.digests.clone();
-    algorithms.extend(expected.iter().map(|(algorithm, _)| *algorithm));
-    let wanted = digest::wanted_by(&request.headers);
-    algorithms.extend(wanted.map(|wanted| wanted.algorithm));
-    algorithms.sort_by_key(ToString::to_string);
-    algorithms.dedup();
-    if request.version < Version::HTTP_11 && !request.headers.contains_key(header::CONTENT_LENGTH) {
-        // The end of its connection would be the end of the file, whole or not.
-        let text = "PUT over HTTP/1.0 needs Content-Length: send it, or use HTTP/1.1";
-        return Err(ProblemDetails::new(StatusCode::LENGTH_REQUIRED, text));
-    }
-    let bytes = request.header(header::CONTENT_LENGTH).and_then(|text| text.parse().ok());
-    let headers = request.headers.clone();
-    let overwrites = request.overwrites();
-    let replace = overwrites && keeps.is_none();
-    let names = gateway.hidden_names.clone();
-    let durability = gateway.config.durability;
-    let begun = blocking(move || {
-        if stat_name(&place)?.is_some_and(|there| there.kind == Kind::Symlink) {
-            // Wherever it leads.
-            let text = "it is a link, which is not replaced: remove it first";
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
-        }
-        let there = crate::namespace::stat(&place)?;
-        let validators = there.as_ref().map(Validators::of);
-        if let Err(problem) = conditions::check_write(&headers, validators.as_ref()) {
-            return Ok(Err(problem));
-        }
-        if there.is_some() && !overwrites {
-            return Ok(Err(precondition_failed("the file exists (Overwrite: F)")));
-        }
-        match (there.is_some(), keeps) {
-            (true, Some(refusal)) => Ok(Err(refusal)),
-            (_, keeps) => {
-                let begun = FileUpload::begin(&place, bytes, &algorithms, &names, durability)?;
-                Ok(Ok((begun, keeps)))
-            }
-        }
-    });
-    let begun = begun.await.map_err(|error| parent_problem(&shown, &error))?;
-    let (upload, keeps) = begun?;
+    let put = PutRequest {
+        headers: request.headers.clone(),
+        bytes: request.header(header::CONTENT_LENGTH).and_then(|text| text.parse().ok()),
+        overwrites: request.overwrites(),
+        keeps,
+        expected: expected_digests(request)?,
+        wanted: digest::wanted_by(&request.headers),
+    };
+    let (put, upload) = put.begin(gateway, place).await?;
     let account = ConnectionAccount::begin(
         &request.connection,
         &gateway.agent,
@@ -98,54 +61,154 @@ pub(crate) async fn put(
             caller: &request.caller,
             direction: TransferDirection::Receive,
             shown: &shown,
-            bytes,
+            bytes: put.bytes,
             mark: gateway.mark(request)?,
         },
     )
     .await
     .map_err(refused)?;
-    let limit = gateway.config.upload_timeout;
     // Until here `body` is left to the caller, which reads the rest of a refused one.
     let mut chunks = body.take().unwrap_or_default().into_data_stream();
-    let received =
-        receive(&mut chunks, upload, &account, limit).await.map_err(|error| {
-            match error.kind() {
-                _ if account.is_cancelled() => ProblemDetails::conflict(format!(
-                    "{shown}: the transfer was cancelled, or the client's token or certificate was removed"
-                )),
-                io::ErrorKind::TimedOut => {
-                    ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, format!("{shown}: {error}"))
-                }
-                io::ErrorKind::ConnectionAborted => {
-                    ProblemDetails::bad_request(format!("{shown}: {error}"))
-                }
-                _ => failed(&shown, &error),
-            }
-        })?;
-    let headers = request.headers.clone();
-    let has_condition = conditions::has_any(&headers);
-    let committed = blocking(move || {
-        // The file may be in another state than when the upload began.
-        let condition = |present: Option<&Stat>| {
-            let present = present.map(Validators::of);
-            conditions::check_write(&headers, present.as_ref()).is_ok()
-        };
-        digest::commit(received.join()?, &condition, replace, &expected)
-    })
-    .await;
-    let committed = committed.map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData => ProblemDetails::bad_request(format!("{shown}: {error}")),
-        io::ErrorKind::AlreadyExists => match keeps {
-            Some(refusal) if overwrites => refusal,
-            _ if has_condition => precondition_failed(&format!(
-                "{shown} is in another state than the request names: another client wrote it during the upload"
-            )),
-            _ => precondition_failed(&format!("{shown} exists (Overwrite: F)")),
-        },
-        // The directory may have gone meanwhile.
-        _ => parent_problem(&shown, &error),
-    })?;
+    let received = receive(&mut chunks, upload, &account, gateway.config.upload_timeout).await;
+    let received = received.map_err(|error| receive_problem(&shown, &account, &error))?;
+    let wanted = put.wanted;
+    let committed = put.commit(received, &shown).await?;
     account.finish(committed.stat.size);
+    Ok(put_response(&committed, wanted))
+}
+
+/// Refuses a body that cannot be stored as it is sent, or whose end is not known.
+fn check_body(request: &DavRequest) -> Result<(), ProblemDetails> {
+    let mut encodings = request.headers.get_all(header::CONTENT_ENCODING).iter();
+    if !encodings.all(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return Err(ProblemDetails::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "Content-Encoding: files are stored as they are sent: decode them before",
+        ));
+    }
+    if request.version < Version::HTTP_11 && !request.headers.contains_key(header::CONTENT_LENGTH) {
+        // The end of its connection would be the end of the file, whole or not.
+        let text = "PUT over HTTP/1.0 needs Content-Length: send it, or use HTTP/1.1";
+        return Err(ProblemDetails::new(StatusCode::LENGTH_REQUIRED, text));
+    }
+    Ok(())
+}
+
+/// Conditions of a `PUT`, and what it asks for.
+#[derive(Debug)]
+struct PutRequest {
+    headers: HeaderMap,
+    /// Length of the body, if announced.
+    bytes: Option<u64>,
+    /// Set unless the client sent `Overwrite: F`.
+    overwrites: bool,
+    /// Refusal to replace what exists; `None` for a client that may.
+    keeps: Option<ProblemDetails>,
+    /// Digests that the client sent.
+    expected: Vec<(Algorithm, Digest)>,
+    /// Digest that it asks for.
+    wanted: Option<WantedDigest>,
+}
+
+impl PutRequest {
+    /// Digests to compute: those of the configuration, and those that the request names.
+    fn algorithms(&self, configured: &[Algorithm]) -> Vec<Algorithm> {
+        let mut all = configured.to_vec();
+        all.extend(self.expected.iter().map(|(algorithm, _)| *algorithm));
+        all.extend(self.wanted.map(|wanted| wanted.algorithm));
+        all.sort_by_key(ToString::to_string);
+        all.dedup();
+        all
+    }
+
+    /// Checks the conditions and makes room for the file.
+    async fn begin(
+        self,
+        gateway: &Gateway,
+        place: ResolvedPath,
+    ) -> Result<(Self, FileUpload), ProblemDetails> {
+        let shown = place.shown.clone();
+        let algorithms = self.algorithms(&gateway.config.digests);
+        let names = gateway.hidden_names.clone();
+        let durability = gateway.config.durability;
+        let begun = blocking(move || {
+            if stat_name(&place)?.is_some_and(|there| there.kind == Kind::Symlink) {
+                // Wherever it leads.
+                let text = "it is a link, which is not replaced: remove it first";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            }
+            let there = crate::namespace::stat(&place)?;
+            if let Err(problem) = self.check(there.as_ref()) {
+                return Ok(Err(problem));
+            }
+            let upload = FileUpload::begin(&place, self.bytes, &algorithms, &names, durability)?;
+            Ok(Ok((self, upload)))
+        });
+        begun.await.map_err(|error| parent_problem(&shown, &error))?
+    }
+
+    /// Compares the conditions with the file that is there.
+    fn check(&self, there: Option<&Stat>) -> Result<(), ProblemDetails> {
+        let validators = there.map(Validators::of);
+        conditions::check_write(&self.headers, validators.as_ref())?;
+        match (there, &self.keeps) {
+            (Some(_), _) if !self.overwrites => {
+                Err(precondition_failed("the file exists (Overwrite: F)"))
+            }
+            (Some(_), Some(refusal)) => Err(refusal.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts the received file in place, if its digests and the state of the name allow it.
+    async fn commit(
+        self,
+        received: ReceivedUpload,
+        shown: &str,
+    ) -> Result<CommittedUpload, ProblemDetails> {
+        let Self { headers, overwrites, keeps, expected, .. } = self;
+        let replace = overwrites && keeps.is_none();
+        let has_condition = conditions::has_any(&headers);
+        let committed = blocking(move || {
+            // The file may be in another state than when the upload began.
+            let condition = |present: Option<&Stat>| {
+                let present = present.map(Validators::of);
+                conditions::check_write(&headers, present.as_ref()).is_ok()
+            };
+            digest::commit(received.join()?, &condition, replace, &expected)
+        })
+        .await;
+        committed.map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => ProblemDetails::bad_request(format!("{shown}: {error}")),
+            io::ErrorKind::AlreadyExists => match keeps {
+                Some(refusal) if overwrites => refusal,
+                _ if has_condition => precondition_failed(&format!(
+                    "{shown} is in another state than the request names: another client wrote it during the upload"
+                )),
+                _ => precondition_failed(&format!("{shown} exists (Overwrite: F)")),
+            },
+            // The directory may have gone meanwhile.
+            _ => parent_problem(shown, &error),
+        })
+    }
+}
+
+fn receive_problem(shown: &str, account: &FileInTransfer, error: &io::Error) -> ProblemDetails {
+    match error.kind() {
+        _ if account.is_cancelled() => ProblemDetails::conflict(format!(
+            "{shown}: the transfer was cancelled, or the client's token or certificate was removed"
+        )),
+        io::ErrorKind::TimedOut => {
+            ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, format!("{shown}: {error}"))
+        }
+        io::ErrorKind::ConnectionAborted => {
+            ProblemDetails::bad_request(format!("{shown}: {error}"))
+        }
+        _ => failed(shown, error),
+    }
+}
+
+fn put_response(committed: &CommittedUpload, wanted: Option<WantedDigest>) -> Response {
     let status = if committed.created { StatusCode::CREATED } else { StatusCode::NO_CONTENT };
     let mut response = status.into_response();
     let etag = Validators::of(&committed.stat).etag;
@@ -163,7 +226,7 @@ pub(crate) async fn put(
         };
         response.headers_mut().insert(HeaderName::from_static(name), value);
     }
-    Ok(response)
+    response
 }
 
 /// Digests that the client sent with the file.
