@@ -125,134 +125,229 @@ pub(crate) async fn copy(
     progress: &FtsCopyProgress,
     moved: impl Fn(u64),
 ) -> Result<CopyResult, FtsCopyError> {
-    let (source, destination) = (parse_url(&file.source)?, parse_url(&file.destination)?);
-    let mode = ChecksumMode::from_word(&job.verify).unwrap_or(ChecksumMode::None);
-    let expected = file.checksum.as_deref().and_then(FtsChecksum::parse);
-    let both = FtsChecksum { algorithm: "adler32".to_owned(), value: None };
-    let checksum = expected.or_else(|| (mode == ChecksumMode::Both).then_some(both));
-    let checksum = checksum.as_ref().filter(|_| mode != ChecksumMode::None);
-    let source_token = token(client, file.source_token.as_ref(), &source)?;
-    let destination_token = token(client, file.destination_token.as_ref(), &destination)?;
-    let asked = checksum.filter(|_| mode.reads_source());
-    let at_source =
-        facts(client, &source, source_token.as_ref(), asked, "source", file.size).await?;
-    // A storage computes digests of files alone.
-    if at_source.digest.is_none() {
-        let headers = authorization(source_token.as_ref());
-        if client.is_directory(&source, &at_source.answered, &headers).await {
-            return Err(FtsCopyError::SourceDirectory(source));
-        }
-    }
-    if let (Some(wanted), Some(found)) = (file.size, at_source.size)
-        && wanted != found
-    {
-        return Err(FtsCopyError::SourceSize { url: source, found, wanted });
-    }
-    if let Some(checksum) = asked {
-        let end = format!("source {source}");
-        compare(end, checksum, checksum.value.as_deref(), at_source.digest.as_deref())?;
-    }
-    let ends = [(&source, source_token.as_ref()), (&destination, destination_token.as_ref())];
-    if job.overwrite && is_source(client, ends, &at_source).await {
-        return Err(FtsCopyError::SameFile);
-    }
-    let part = PartialCopy {
-        at: (&destination, destination_token.as_ref()),
-        source: (&source, source_token.as_ref()),
-        size: at_source.size.filter(|_| !job.overwrite),
-        submitted: job.submitted,
-    };
-    if file.attempt > 0 {
-        // The controller stopped within the last attempt, or ended it: the storage may have gone on.
-        let wanted = checksum.and_then(|one| one.value.as_deref().or(at_source.digest.as_deref()));
-        let wanted = checksum.zip(wanted);
-        if part.is_complete(client, wanted, file.moved > 0).await? {
-            return Ok(CopyResult { bytes: at_source.size });
-        }
+    let attempt = CopyAttempt::new(client, job, file)?;
+    let at_source = attempt.check_source().await?;
+    if attempt.has_earlier_copy(&at_source).await? {
+        return Ok(CopyResult { bytes: at_source.size });
     }
     if let Some(size) = at_source.size {
         let _ = progress.source_size.set(size);
     }
-    let ends = StoragePair { source: &source, destination: &destination };
-    let pull =
-        ends.headers(true, job, file, source_token.as_ref(), destination_token.as_ref(), mode)?;
-    let copy = Method::from_bytes(b"COPY").expect("a method");
-    // A token may have no right to the parent, which then exists or fails the copy.
-    if let Err(error) = make_parents(client, &destination, destination_token.as_ref()).await {
-        tracing::debug!(file = file.id, "cannot make the parents of a destination: {error}");
-    }
-    let begun = client.send(&copy, &destination, &pull, "pull by").await?;
-    let can_push = |status| {
-        [StatusCode::BAD_REQUEST, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED]
-            .contains(&status)
-    };
-    let begun = if can_push(begun.status) {
-        let pulled = refusal(begun, "pull by", &destination).await;
-        let push = ends.headers(
-            false,
-            job,
-            file,
-            source_token.as_ref(),
-            destination_token.as_ref(),
-            mode,
-        )?;
-        let begun = client.send(&copy, &source, &push, "push by").await?;
-        if !begun.status.is_success() {
-            let pushed = refusal(begun, "push by", &source).await;
-            let (pulled, pushed) = (Box::new(pulled), Box::new(pushed));
-            return Err(FtsCopyError::BothRefuse { pulled, pushed });
-        }
-        begun
-    } else if begun.status.is_success() {
-        begun
-    } else {
-        return Err(refusal(begun, "destination", &destination).await);
-    };
+    let begun = attempt.begin().await?;
     let moved = |bytes| {
         progress.moved.store(bytes, Ordering::Relaxed);
         moved(bytes);
     };
-    if let Err(fault) = follow(begun, &destination, moved).await {
-        return Err(part.delete_after(client, fault).await);
+    if let Err(fault) = follow(begun, &attempt.destination, moved).await {
+        return Err(attempt.partial_copy(at_source.size).delete_after(client, fault).await);
     }
-    let asked = checksum.filter(|_| mode.reads_target());
-    let at_target = facts(
-        client,
-        &destination,
-        destination_token.as_ref(),
-        asked,
-        "destination",
-        at_source.size,
-    )
-    .await?;
-    let compared = if let (Some(wanted), Some(found)) = (at_source.size, at_target.size)
-        && wanted != found
-    {
-        Err(FtsCopyError::DestinationSize { url: destination.clone(), found, wanted })
-    } else if let Some(checksum) = asked {
-        let wanted = checksum.value.as_deref().or(at_source.digest.as_deref());
-        compare(format!("destination {destination}"), checksum, wanted, at_target.digest.as_deref())
-    } else {
-        Ok(())
-    };
-    let fault = match compared {
-        Ok(()) => return Ok(CopyResult { bytes: at_target.size }),
-        // A copy that cannot be compared may be right.
-        Err(fault @ FtsCopyError::NoChecksum { .. }) => return Err(fault),
-        Err(fault) => Box::new(fault),
-    };
-    let token = destination_token.as_ref();
-    let now = facts(client, &source, source_token.as_ref(), None, "source", file.size).await;
-    let deleted = match now.map(|now| has_replaced_source(&at_source, &now, &at_target)) {
-        Ok(false) => delete_copy(client, &destination, token, at_target.etag.as_ref()).await,
-        Ok(true) => Err(FtsCopyError::SameFile),
-        // What is at the destination may be all that is left.
-        Err(error) => Err(error),
-    };
-    Err(match deleted {
-        Ok(()) => FtsCopyError::DeletedCopy { fault, has_replaced: job.overwrite },
-        Err(error) => FtsCopyError::WrongCopy { fault, error: Box::new(error) },
-    })
+    attempt.check_destination(&at_source).await
+}
+
+/// One attempt to copy a file: both ends with their tokens, and the checksum to compare.
+struct CopyAttempt<'a> {
+    client: &'a FtsStorages,
+    job: &'a FtsJobRow,
+    file: &'a FtsFileRow,
+    source: Url,
+    destination: Url,
+    source_token: Option<HeaderValue>,
+    destination_token: Option<HeaderValue>,
+    mode: ChecksumMode,
+    /// Algorithm and, where the job names it, value.
+    checksum: Option<FtsChecksum>,
+}
+
+impl<'a> CopyAttempt<'a> {
+    fn new(
+        client: &'a FtsStorages,
+        job: &'a FtsJobRow,
+        file: &'a FtsFileRow,
+    ) -> Result<Self, FtsCopyError> {
+        let (source, destination) = (parse_url(&file.source)?, parse_url(&file.destination)?);
+        let source_token = token(client, file.source_token.as_ref(), &source)?;
+        let destination_token = token(client, file.destination_token.as_ref(), &destination)?;
+        let mode = ChecksumMode::from_word(&job.verify).unwrap_or(ChecksumMode::None);
+        let expected = file.checksum.as_deref().and_then(FtsChecksum::parse);
+        let both = FtsChecksum { algorithm: "adler32".to_owned(), value: None };
+        let checksum = expected.or_else(|| (mode == ChecksumMode::Both).then_some(both));
+        let checksum = checksum.filter(|_| mode != ChecksumMode::None);
+        Ok(Self {
+            client,
+            job,
+            file,
+            source,
+            destination,
+            source_token,
+            destination_token,
+            mode,
+            checksum,
+        })
+    }
+
+    fn source_end(&self) -> (&Url, Option<&HeaderValue>) {
+        (&self.source, self.source_token.as_ref())
+    }
+
+    fn destination_end(&self) -> (&Url, Option<&HeaderValue>) {
+        (&self.destination, self.destination_token.as_ref())
+    }
+
+    /// Looks at the source: a file of the size and checksum that the job names, and not the destination itself.
+    async fn check_source(&self) -> Result<StorageFile, FtsCopyError> {
+        let (client, (url, token)) = (self.client, self.source_end());
+        let asked = self.checksum.as_ref().filter(|_| self.mode.reads_source());
+        let found = facts(client, url, token, asked, "source", self.file.size).await?;
+        // A storage computes digests of files alone.
+        if found.digest.is_none()
+            && client.is_directory(url, &found.answered, &authorization(token)).await
+        {
+            return Err(FtsCopyError::SourceDirectory(url.clone()));
+        }
+        if let (Some(wanted), Some(found)) = (self.file.size, found.size)
+            && wanted != found
+        {
+            return Err(FtsCopyError::SourceSize { url: url.clone(), found, wanted });
+        }
+        if let Some(checksum) = asked {
+            let end = format!("source {url}");
+            compare(end, checksum, checksum.value.as_deref(), found.digest.as_deref())?;
+        }
+        let ends = [self.source_end(), self.destination_end()];
+        if self.job.overwrite && is_source(client, ends, &found).await {
+            return Err(FtsCopyError::SameFile);
+        }
+        Ok(found)
+    }
+
+    /// Digest that the copy must have, if one is compared and known.
+    fn wanted_digest<'b>(
+        &'b self,
+        at_source: &'b StorageFile,
+    ) -> Option<(&'b FtsChecksum, &'b str)> {
+        let checksum = self.checksum.as_ref()?;
+        let digest = checksum.value.as_deref().or(at_source.digest.as_deref())?;
+        Some((checksum, digest))
+    }
+
+    /// Part that this attempt, or an earlier one, may have left.
+    fn partial_copy(&self, source_size: Option<i64>) -> PartialCopy<'_> {
+        PartialCopy {
+            at: self.destination_end(),
+            source: self.source_end(),
+            size: source_size.filter(|_| !self.job.overwrite),
+            submitted: self.job.submitted,
+        }
+    }
+
+    /// True if an earlier attempt has copied the file: the controller stopped within it, or ended it, and the storage went on.
+    async fn has_earlier_copy(&self, at_source: &StorageFile) -> Result<bool, FtsCopyError> {
+        if self.file.attempt == 0 {
+            return Ok(false);
+        }
+        let part = self.partial_copy(at_source.size);
+        part.is_complete(self.client, self.wanted_digest(at_source), self.file.moved > 0).await
+    }
+
+    /// Starts the copy: the destination pulls or, where it cannot, the source pushes.
+    async fn begin(&self) -> Result<StorageResponse, FtsCopyError> {
+        const PULL_UNKNOWN: [StatusCode; 3] =
+            [StatusCode::BAD_REQUEST, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED];
+        let client = self.client;
+        let copy = Method::from_bytes(b"COPY").expect("a method");
+        let (destination, token) = self.destination_end();
+        let pull = self.headers(true)?;
+        // A token may have no right to the parent, which then exists or fails the copy.
+        if let Err(error) = make_parents(client, destination, token).await {
+            tracing::debug!(
+                file = self.file.id,
+                "cannot make the parents of a destination: {error}"
+            );
+        }
+        let begun = client.send(&copy, destination, &pull, "pull by").await?;
+        if begun.status.is_success() {
+            return Ok(begun);
+        }
+        if !PULL_UNKNOWN.contains(&begun.status) {
+            return Err(refusal(begun, "destination", destination).await);
+        }
+        let pulled = refusal(begun, "pull by", destination).await;
+        let begun = client.send(&copy, &self.source, &self.headers(false)?, "push by").await?;
+        if begun.status.is_success() {
+            return Ok(begun);
+        }
+        let pushed = refusal(begun, "push by", &self.source).await;
+        Err(FtsCopyError::BothRefuse { pulled: Box::new(pulled), pushed: Box::new(pushed) })
+    }
+
+    /// Headers of `COPY`, pulled by the destination or pushed by the source.
+    fn headers(&self, is_pull: bool) -> Result<HeaderMap, FtsCopyError> {
+        let (name, other, own, remote) = match is_pull {
+            true => ("source", &self.source, &self.destination_token, &self.source_token),
+            false => {
+                ("destination", &self.destination, &self.source_token, &self.destination_token)
+            }
+        };
+        let mut headers = authorization(own.as_ref());
+        headers.insert(name, header_value(&other.to_string(), other)?);
+        headers.insert("credential", HeaderValue::from_static("none"));
+        let overwrite = if self.job.overwrite { "T" } else { "F" };
+        headers.insert("overwrite", HeaderValue::from_static(overwrite));
+        let is_compared = if self.mode == ChecksumMode::Both { "true" } else { "false" };
+        headers.insert("requirechecksumverification", HeaderValue::from_static(is_compared));
+        if let Some(token) = remote {
+            headers.insert("transferheaderauthorization", token.clone());
+        }
+        if let Some(scitag) = self.file.scitag {
+            headers.insert("scitag", header_value(&scitag.to_string(), other)?);
+        }
+        Ok(headers)
+    }
+
+    /// Compares what is at the destination, and deletes it if it differs.
+    async fn check_destination(&self, at_source: &StorageFile) -> Result<CopyResult, FtsCopyError> {
+        let (url, token) = self.destination_end();
+        let asked = self.checksum.as_ref().filter(|_| self.mode.reads_target());
+        let found = facts(self.client, url, token, asked, "destination", at_source.size).await?;
+        let compared = if let (Some(wanted), Some(found)) = (at_source.size, found.size)
+            && wanted != found
+        {
+            Err(FtsCopyError::DestinationSize { url: url.clone(), found, wanted })
+        } else if let Some(checksum) = asked {
+            let wanted = self.wanted_digest(at_source).map(|(_, digest)| digest);
+            compare(format!("destination {url}"), checksum, wanted, found.digest.as_deref())
+        } else {
+            Ok(())
+        };
+        match compared {
+            Ok(()) => Ok(CopyResult { bytes: found.size }),
+            // A copy that cannot be compared may be right.
+            Err(fault @ FtsCopyError::NoChecksum { .. }) => Err(fault),
+            Err(fault) => Err(self.delete_wrong(at_source, &found, Box::new(fault)).await),
+        }
+    }
+
+    /// Deletes a copy that is wrong, unless it may be the only one.
+    async fn delete_wrong(
+        &self,
+        at_source: &StorageFile,
+        found: &StorageFile,
+        fault: Box<FtsCopyError>,
+    ) -> FtsCopyError {
+        let (client, (url, token)) = (self.client, self.source_end());
+        let now = facts(client, url, token, None, "source", self.file.size).await;
+        let (url, token) = self.destination_end();
+        let deleted = match now.map(|now| has_replaced_source(at_source, &now, found)) {
+            Ok(false) => delete_copy(client, url, token, found.etag.as_ref()).await,
+            Ok(true) => Err(FtsCopyError::SameFile),
+            // What is at the destination may be all that is left.
+            Err(error) => Err(error),
+        };
+        match deleted {
+            Ok(()) => FtsCopyError::DeletedCopy { fault, has_replaced: self.job.overwrite },
+            Err(error) => FtsCopyError::WrongCopy { fault, error: Box::new(error) },
+        }
+    }
 }
 
 /// Deletes the part of a copy that was ended early. Its storage has moved bytes with `Overwrite: F`, so that it made the
@@ -267,16 +362,7 @@ pub(crate) async fn delete_unfinished(
     let Some(size) = progress.source_size.get().filter(|_| has_moved && !job.overwrite) else {
         return Ok(());
     };
-    let (source, destination) = (parse_url(&file.source)?, parse_url(&file.destination)?);
-    let source_token = token(client, file.source_token.as_ref(), &source)?;
-    let destination_token = token(client, file.destination_token.as_ref(), &destination)?;
-    let part = PartialCopy {
-        at: (&destination, destination_token.as_ref()),
-        source: (&source, source_token.as_ref()),
-        size: Some(*size),
-        submitted: job.submitted,
-    };
-    part.delete(client).await
+    CopyAttempt::new(client, job, file)?.partial_copy(Some(*size)).delete(client).await
 }
 
 /// Deletes a copy that is wrong, unless another client has replaced it since it was inspected.
@@ -388,44 +474,5 @@ fn compare(
             wanted: checksum.padded(wanted),
         }),
         (Some(_), None) => Err(FtsCopyError::NoChecksum { end, algorithm: algorithm() }),
-    }
-}
-
-/// Both ends of a copy.
-#[derive(Debug, Clone, Copy)]
-struct StoragePair<'a> {
-    source: &'a Url,
-    destination: &'a Url,
-}
-
-impl StoragePair<'_> {
-    /// Returns the headers of `COPY`, pulled by the destination or pushed by the source.
-    fn headers(
-        self,
-        is_pull: bool,
-        job: &FtsJobRow,
-        file: &FtsFileRow,
-        source_token: Option<&HeaderValue>,
-        destination_token: Option<&HeaderValue>,
-        mode: ChecksumMode,
-    ) -> Result<HeaderMap, FtsCopyError> {
-        let (name, other, own, remote) = match is_pull {
-            true => ("source", self.source, destination_token, source_token),
-            false => ("destination", self.destination, source_token, destination_token),
-        };
-        let mut headers = authorization(own);
-        headers.insert(name, header_value(&other.to_string(), other)?);
-        headers.insert("credential", HeaderValue::from_static("none"));
-        let overwrite = if job.overwrite { "T" } else { "F" };
-        headers.insert("overwrite", HeaderValue::from_static(overwrite));
-        let is_compared = if mode == ChecksumMode::Both { "true" } else { "false" };
-        headers.insert("requirechecksumverification", HeaderValue::from_static(is_compared));
-        if let Some(token) = remote {
-            headers.insert("transferheaderauthorization", token.clone());
-        }
-        if let Some(scitag) = file.scitag {
-            headers.insert("scitag", header_value(&scitag.to_string(), other)?);
-        }
-        Ok(headers)
     }
 }
