@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
+import io
 import os
+import sys
 import uuid
 import zlib
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fsspec.asyn import sync
@@ -20,8 +24,33 @@ if TYPE_CHECKING:
     from penstock.fsspec import PenstockFileSystem
 
 
+def _failures_of_exits() -> list[BaseException]:
+    """Returns the exceptions with which the methods `__exit__` on the stack of this thread were called."""
+    found: list[BaseException] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "__exit__":
+            arguments = inspect.getargvalues(frame)
+            values = [arguments.locals.get(name) for name in arguments.args]
+            values += arguments.locals.get(arguments.varargs or "", ())
+            found += [value for value in values if isinstance(value, BaseException)]
+        frame = frame.f_back
+    return found
+
+
+class TextFile(io.TextIOWrapper):
+    """Text of an open file, which learns of an exception within `with`."""
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        """Closes the file; after an exception nothing of it is stored."""
+        self.close()
+
+
 class PenstockFile(AbstractBufferedFile):  # type: ignore[misc]
     """A file that is read by blocks, or written in one upload that takes its name at the end.
+
+    An exception that ends a `with` block stores nothing. Libraries, and `fsspec.open` itself, wrap the file and only
+    close it then, as they do after the last byte: the methods `__exit__` on the stack tell the two apart.
 
     `cache_type` selects one of the caches of fsspec in place of the blocks.
     """
@@ -33,6 +62,13 @@ class PenstockFile(AbstractBufferedFile):  # type: ignore[misc]
         self._upload: _Upload | None = None
         self._digest = 1
         self._blocks: ParallelBlocks | None = None
+        self._is_discarded = False
+        self._earlier_failures = _failures_of_exits()
+        # A file that is refused here must not be closed as one that is written: that would empty it.
+        if mode == "ab":
+            raise NotImplementedError("a gateway appends to no file: write it anew")
+        if mode not in ("rb", "wb", "xb"):
+            raise NotImplementedError(f"mode {mode!r} is not supported: read with rb, write with wb or xb")
         super().__init__(fs, path, mode=mode, cache_type=cache_type or "none", **kwargs)
         self._target = self.path
         if mode == "rb":
@@ -47,8 +83,6 @@ class PenstockFile(AbstractBufferedFile):  # type: ignore[misc]
                 ahead=fs.blocks_ahead,
                 kept=fs.blocks_kept,
             )
-        elif mode == "ab":
-            raise NotImplementedError("a gateway appends to no file: write it anew")
         elif not self.autocommit:
             parent, _, name = self.path.rpartition("/")
             self._target = f"{parent}/.{name}.{uuid.uuid4().hex[:12]}.tmp"
@@ -93,11 +127,12 @@ class PenstockFile(AbstractBufferedFile):  # type: ignore[misc]
 
     def commit(self) -> None:
         """Gives a file of a transaction its name."""
-        if self._target != self.path:
+        if self._target != self.path and not self._is_discarded:
             self._run(self.fs._transfer_name, "MOVE", self._target, self.path, overwrite=self.mode != "xb")
 
     def discard(self) -> None:
         """Removes a file of a transaction, or ends an upload."""
+        self._is_discarded = True
         if self._upload is not None:
             self._run(self._upload.abort)
         if self._target != self.path and self._run(self.fs._exists, self._target):
@@ -106,6 +141,10 @@ class PenstockFile(AbstractBufferedFile):  # type: ignore[misc]
     def close(self) -> None:
         """Closes the file; a written one takes its name."""
         if self.closed:
+            return
+        if self.mode != "rb" and self._has_failed():
+            self.closed = True
+            self.discard()
             return
         try:
             super().close()
@@ -116,13 +155,14 @@ class PenstockFile(AbstractBufferedFile):  # type: ignore[misc]
             if self._upload is not None:
                 self._run(self._upload.abort)
 
+    def _has_failed(self) -> bool:
+        """True where an exception that was raised since the file was opened closes it."""
+        earlier = self._earlier_failures
+        return any(all(error is not one for one in earlier) for error in _failures_of_exits())
+
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         """Closes the file; after an exception nothing of it is stored."""
-        if kind is not None and self.mode != "rb" and not self.closed:
-            self.closed = True
-            self.discard()
-        else:
-            self.close()
+        self.close()
 
 
 async def _begin_upload(fs: PenstockFileSystem, path: str, create: bool) -> _Upload:

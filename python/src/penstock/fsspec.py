@@ -34,7 +34,7 @@ from penstock._async.agent import AsyncAgent
 from penstock._core import Retry
 from penstock._credentials import HTTP_PORT, MOVER_PORT, Address, Credentials, resolve
 from penstock._data import BrokenConnectionError, Buffer, RangeReader, RangeResponse
-from penstock._open_file import PenstockFile
+from penstock._open_file import PenstockFile, TextFile
 from penstock.errors import ChecksumMismatchError, ConnectionFailedError, CredentialsError, PenstockError
 
 #: Bytes of one request of a large read.
@@ -641,6 +641,23 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
         super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
 
     # Open files.
+
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: dict[str, Any] | None = None,
+        compression: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Opens a file: see `open` of fsspec."""
+        text = {}
+        if "b" not in mode:
+            text = {name: kwargs.pop(name) for name in ("encoding", "errors", "newline") if name in kwargs}
+        binary = mode if "b" in mode else mode.replace("t", "") + "b"
+        file = super().open(path, binary, block_size, cache_options, compression, **kwargs)
+        return file if "b" in mode else TextFile(file, **text)
 
     def _open(
         self,
