@@ -117,6 +117,35 @@ def test_names_survive(fs: PenstockFileSystem, root: str, stored: Path) -> None:
     assert os.listdir(stored) == []
 
 
+def test_odd_names_are_read_and_listed(fs: PenstockFileSystem, root: str, stored: Path) -> None:
+    names = ["a;", ";", "a;b;", "new\nline", " lead", "trail ", "*", "[x]", "~", "a\\b", "|", "...", "x" * 255]
+    names += [os.fsdecode(b"not utf-8 \xff\xfe")]
+    for name in names:
+        (stored / name).write_bytes(b"of " + os.fsencode(name))
+        (stored / (name.rstrip(";") or "n")).touch()
+    for name in names:
+        expected = (stored / name).read_bytes()
+        assert fs.cat_file(f"{root}/{name}") == expected, name
+        assert fs.info(f"{root}/{name}")["size"] == len(expected), name
+    assert sorted(fs.ls(root, detail=False)) == sorted(f"{root}/{name}" for name in os.listdir(stored))
+
+
+def test_name_is_moved_and_no_pattern(fs: PenstockFileSystem, root: str, stored: Path) -> None:
+    for name in ("run*", "run[1]", "run?"):
+        for made in (name, "runs", "run1"):
+            (stored / made).write_text(made)
+        fs.mv(f"{root}/{name}", f"{root}/moved")
+        assert (stored / "moved").read_text() == name
+        assert sorted(os.listdir(stored)) == ["moved", "run1", "runs"]
+
+
+def test_dots_are_resolved(fs: PenstockFileSystem, root: str, stored: Path) -> None:
+    (stored / "f").write_bytes(b"x")
+    for path in (f"{root}/../{root.rpartition('/')[2]}/f", f"{root}/./f", f"/../..{root}/f"):
+        assert fs.cat_file(path) == b"x"
+        assert fs.info(path)["name"] == f"{root}/f"
+
+
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_ranges_equal_those_of_the_file(
     shared_agent: daemons.Daemon, root: str, stored: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
@@ -266,6 +295,29 @@ def test_failed_opens_change_nothing(fs: PenstockFileSystem, root: str, stored: 
         assert (stored / "f").read_bytes() == b"before", mode
 
 
+def test_directories_are_not_replaced(fs: PenstockFileSystem, root: str, stored: Path) -> None:
+    (stored / "d" / "sub").mkdir(parents=True)
+    (stored / "d" / "sub" / "f").write_bytes(b"kept")
+    (stored / "new").write_bytes(b"new")
+
+    def commit() -> None:
+        with fs.transaction:
+            with fs.open(f"{root}/d", "wb") as file:
+                file.write(b"new")
+
+    sync = penstock_fsspec.sync
+    ways = [
+        lambda: fs.cp_file(f"{root}/new", f"{root}/d"),
+        lambda: sync(fs.loop, fs._mv_file, f"{root}/new", f"{root}/d"),
+        commit,
+    ]
+    for replace in ways:
+        with pytest.raises(IsADirectoryError):
+            replace()
+        assert (stored / "d" / "sub" / "f").read_bytes() == b"kept"
+    assert (stored / "new").read_bytes() == b"new"
+
+
 def test_transaction_survives_a_failed_file(fs: PenstockFileSystem, root: str, stored: Path) -> None:
     with fs.transaction:
         with contextlib.suppress(ZeroDivisionError):
@@ -276,6 +328,20 @@ def test_transaction_survives_a_failed_file(fs: PenstockFileSystem, root: str, s
         with fs.open(f"{root}/h", "wb") as file:
             file.write(b"whole")
     assert sorted(os.listdir(stored)) == ["g", "h"]
+
+
+def test_growing_file_is_not_sent(fs: PenstockFileSystem, root: str, stored: Path, tmp_path: Path) -> None:
+    source = tmp_path / "growing"
+    source.write_bytes(b"x" * (9 << 20))
+
+    class Growing(fsspec.callbacks.Callback):
+        def relative_update(self, inc: int = 1) -> None:
+            with source.open("ab") as file:
+                file.write(b"y")
+
+    with pytest.raises(OSError, match="changed while it was sent"):
+        fs.put_file(str(source), f"{root}/f", callback=Growing())
+    daemons.eventually(lambda: os.listdir(stored) == [], "nothing is stored")
 
 
 def test_transactions_commit_together(fs: PenstockFileSystem, root: str, stored: Path) -> None:
@@ -315,6 +381,36 @@ def test_replaced_files_are_not_mixed(fs: PenstockFileSystem, root: str, stored:
         file.seek(8_000_000)
         with pytest.raises(OSError, match="changed while it was read"):
             file.read(10)
+
+
+def test_errors_are_those_of_files(fs: PenstockFileSystem, root: str, stored: Path) -> None:
+    (stored / "d").mkdir()
+    (stored / "d" / "f").touch()
+    with pytest.raises(FileNotFoundError):
+        fs.cat_file(f"{root}/none")
+    with pytest.raises(FileNotFoundError):
+        fs.open(f"{root}/none")
+    with pytest.raises(IsADirectoryError):
+        fs.open(f"{root}/d")
+    with pytest.raises(IsADirectoryError):
+        fs.rm(f"{root}/d")
+    with pytest.raises(OSError, match="not empty"):
+        fs.rmdir(f"{root}/d")
+    with pytest.raises(FileExistsError):
+        fs.mkdir(f"{root}/d")
+    with pytest.raises(FileExistsError):
+        fs.makedirs(f"{root}/d")
+    fs.makedirs(f"{root}/d", exist_ok=True)
+    with pytest.raises(IsADirectoryError):
+        fs.cat_file(f"{root}/d")
+    with pytest.raises(IsADirectoryError):
+        fs.pipe_file(f"{root}/d", b"x")
+    with pytest.raises(NotADirectoryError):
+        fs.pipe_file(f"{root}/d/f/g", b"x")
+    with pytest.raises(FileNotFoundError, match="in no export"):
+        fs.pipe_file("/elsewhere/f", b"")
+    fs.rm(f"{root}/d", recursive=True)
+    assert os.listdir(stored) == []
 
 
 def test_tokens_and_certificates_are_checked(shared_agent: daemons.Daemon, client_state: Path) -> None:

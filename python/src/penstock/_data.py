@@ -55,6 +55,10 @@ class BrokenConnectionError(OSError):
     """The connection ended within a response; the read may be repeated."""
 
 
+class NoLengthError(BrokenConnectionError):
+    """The response states no length: that of a gateway is the listing of a directory."""
+
+
 @dataclass
 class RangeResponse:
     """Response to the read of a range."""
@@ -132,6 +136,9 @@ class _Reader(asyncio.BufferedProtocol):
         rest = bytes(self._head[end + 4 :])
         try:
             self._read_head(bytes(self._head[:end]))
+        except NoLengthError as error:
+            self._fail(error)
+            return
         except ValueError as error:
             self._fail(f"the response is not of a gateway ({error})")
             return
@@ -153,7 +160,7 @@ class _Reader(asyncio.BufferedProtocol):
         pairs = (line.partition(":") for line in lines)
         self._headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
         if "transfer-encoding" in self._headers:
-            raise ValueError("it states no length")
+            raise NoLengthError("the response is not of a gateway (it states no length)")
         self._expected = int(self._headers.get("content-length", "0"))
         assert self._target is not None
         if self._status in (200, 206):
@@ -175,11 +182,12 @@ class _Reader(asyncio.BufferedProtocol):
         self._in_body = False
         self._done.set_result(RangeResponse(self._status, self._headers, received, content))
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str | BrokenConnectionError) -> None:
         self._target = None
         self.close()
         if self._done is not None and not self._done.done():
-            self._done.set_exception(BrokenConnectionError(reason))
+            error = BrokenConnectionError(reason) if isinstance(reason, str) else reason
+            self._done.set_exception(error)
 
     def eof_received(self) -> bool:
         return False
@@ -194,6 +202,20 @@ class _Reader(asyncio.BufferedProtocol):
         self._target = None
         if self.transport is not None:
             self.transport.abort()
+
+
+def _redirected(url: str, location: str) -> str:
+    """Returns the URL to which a header `Location` leads.
+
+    >>> _redirected("https://a:1/data/f", "/data/a;"), _redirected("https://a:1/data/f", "https://b/data/a;")
+    ('https://a:1/data/a;', 'https://b/data/a;')
+    """
+    if urlsplit(location).scheme:
+        return location
+    if location.startswith("/") and not location.startswith("//"):
+        # urljoin drops a semicolon at the end.
+        return urlsplit(url)._replace(path="", query="", fragment="").geturl() + location
+    return urljoin(url, location)
 
 
 class RangeReader:
@@ -223,13 +245,13 @@ class RangeReader:
         self, target: memoryview, quoted_path: str, byte_range: str, headers: Mapping[str, str] | None = None
     ) -> RangeResponse:
         """Reads a range such as `bytes=0-99` into `target`, which has room for it. Follows redirects."""
-        url = urljoin(self._origin.geturl(), quoted_path)
+        url = self._origin.geturl() + quoted_path
         async with self._limit:
             for _redirect in range(REDIRECTS_MAX + 1):
                 response = await self._read_once(target, urlsplit(url), byte_range, headers or {})
                 if response.status not in (301, 302, 307, 308) or "location" not in response.headers:
                     return response
-                url = urljoin(url, response.headers["location"])
+                url = _redirected(url, response.headers["location"])
             raise ResponseError(f"{quoted_path}: more than {REDIRECTS_MAX} redirects")
 
     async def _read_once(

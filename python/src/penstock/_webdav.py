@@ -20,12 +20,12 @@ _DAV = "{DAV:}"
 
 
 def quoted(path: str) -> str:
-    """Returns a path for a request.
+    """Returns a path for a request. Bytes of a name that are no UTF-8 stand in it as in those of `os.listdir`.
 
     >>> quoted("/data/a b#1%/ü")
     '/data/a%20b%231%25/%C3%BC'
     """
-    return quote(path, safe="/~!$&'()*+,;=:@-._") or "/"
+    return quote(path, safe="/~!$&'()*+,;=:@-._", errors="surrogateescape") or "/"
 
 
 def parse_listing(content: bytes) -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ def parse_listing(content: bytes) -> list[dict[str, Any]]:
     found = []
     for response in root.iter(f"{_DAV}response"):
         href = response.findtext(f"{_DAV}href", "")
-        path = unquote(urlsplit(href).path)
+        path = unquote(urlsplit(href).path, errors="surrogateescape")
         entry: dict[str, Any] = {"name": path.rstrip("/") or "/", "size": 0, "type": "file"}
         for part in response.iter(f"{_DAV}prop"):
             if part.find(f"{_DAV}resourcetype/{_DAV}collection") is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import posixpath
 import ssl
 import threading
 import uuid
@@ -27,13 +28,14 @@ from urllib.parse import urlsplit
 import httpx2
 from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.core import has_magic
 from fsspec.utils import tokenize
 
 from penstock import _mover, _tls, _webdav
 from penstock._async.agent import AsyncAgent
 from penstock._core import Retry
 from penstock._credentials import HTTP_PORT, MOVER_PORT, Address, Credentials, resolve
-from penstock._data import BrokenConnectionError, Buffer, RangeReader, RangeResponse
+from penstock._data import BrokenConnectionError, Buffer, NoLengthError, RangeReader, RangeResponse
 from penstock._open_file import PenstockFile, TextFile
 from penstock.errors import ChecksumMismatchError, ConnectionFailedError, CredentialsError, PenstockError
 
@@ -48,6 +50,9 @@ FIRST_BYTES = 256 << 10
 
 #: Smallest file that goes by `penstock cp`: it takes a tenth of a second to start.
 MOVER_BYTES_MIN = 256 << 20
+
+#: Headers of a `DELETE` that removes no members of a directory, also none that came after a look at it.
+_NOT_RECURSIVE = {"depth": "0"}
 
 #: Statuses after which a read or another repeatable request is sent again.
 _RETRIED = frozenset({429, 502, 503, 504})
@@ -158,7 +163,9 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
         if text.startswith("penstock://"):
             _host, slash, rest = text.removeprefix("penstock://").partition("/")
             text = slash + rest
-        return "/" + text.strip("/") if text.strip("/") else cls.root_marker
+        text = "/" + text.strip("/")
+        # Clients of HTTP would resolve such segments in some requests, and gateways refuse them in the others.
+        return posixpath.normpath(text) if {".", ".."} & set(text.split("/")) else text
 
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
@@ -279,7 +286,9 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
                         f"{self.gateway}: {error or type(error).__name__}: check the address of the gateway (gateway=)"
                     ) from error
             else:
-                if response.is_success or response.status_code in accept:
+                is_gone = method == "DELETE" and response.status_code == 404
+                # The answer to the first attempt may be lost.
+                if response.is_success or response.status_code in accept or (is_gone and failures):
                     return response
                 if wait_s is None or response.status_code not in _RETRIED:
                     raise _webdav.os_error(response.status_code, response.content, path)
@@ -297,6 +306,12 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
             wait_s = self._retry.delay(failures)
             try:
                 response = await self._session().reader.read(target, _webdav.quoted(path), byte_range, headers)
+            except NoLengthError as error:
+                if await self._isdir(path):
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from error
+                raise ConnectionFailedError(
+                    f"{self.gateway}: {error}: check the address of the gateway (gateway=)"
+                ) from error
             except (BrokenConnectionError, ConnectionError, TimeoutError, asyncio.TimeoutError) as error:
                 if isinstance(error, ConnectionRefusedError) and await self._is_elsewhere(tried):
                     continue
@@ -473,6 +488,8 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
         if response.status_code == 409:
             if not (self.auto_mkdir and is_whole):
                 raise _webdav.os_error(409, response.content, path)
+            if await self._isdir(path):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             await self._make_parent(path)
             response = await self._send("PUT", path, headers=headers, content=content, repeatable=not create)
         return _webdav.parse_digest(response.headers.get("digest")).get("adler32")
@@ -480,7 +497,10 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
     async def _make_parent(self, path: str) -> None:
         """Makes the missing directories above a path. Concurrent requests may make them at the same time."""
         parent = self._parent(path)
-        if not await self._exists(parent):
+        try:
+            if (await self._info(parent))["type"] != "directory":
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), parent)
+        except FileNotFoundError:
             await self._makedirs(parent, exist_ok=True)
 
     def _compare(self, path: str, stored: str | None, sent: int) -> None:
@@ -523,7 +543,13 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
         async def parts() -> AsyncIterator[bytes]:
             nonlocal digest
             with open(lpath, "rb") as file:
-                while part := await asyncio.to_thread(file.read, 4 << 20):
+                before, sent = _state_of(file.fileno()), 0
+                while sent < size:
+                    part = await asyncio.to_thread(file.read, min(4 << 20, size - sent))
+                    sent += len(part)
+                    # Before the last part: the gateway stores nothing of an upload that is not whole.
+                    if not part or (sent == size and _state_of(file.fileno()) != before):
+                        raise OSError(errno.ESTALE, "the file changed while it was sent: send it again", str(lpath))
                     if self.verify:
                         digest = zlib.adler32(part, digest)
                     yield part
@@ -572,7 +598,7 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
         path = self._strip_protocol(path)
         if (await self._info(path))["type"] == "directory":
             raise IsADirectoryError(errno.EISDIR, "is a directory: remove it with recursive=True", path)
-        await self._send("DELETE", path)
+        await self._send("DELETE", path, headers=_NOT_RECURSIVE)
 
     async def _rm(
         self,
@@ -593,23 +619,27 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
         path = self._strip_protocol(path)
         if (await self._info(path))["type"] != "directory":
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-        if await self._ls(path, detail=False):
+        # For gateways that do not know this use of `Depth`.
+        is_empty = not await self._ls(path, detail=False)
+        if not is_empty or (await self._send("DELETE", path, headers=_NOT_RECURSIVE, accept=(409,))).status_code == 409:
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
-        await self._send("DELETE", path)
 
     def rmdir(self, path: str) -> None:
         """Removes an empty directory."""
         sync(self.loop, self._rmdir, path)
 
     async def _transfer_name(self, method: str, path1: str, path2: str, *, overwrite: bool = True) -> None:
-        """Sends COPY or MOVE within the agent; makes the directory of the destination where it is missing."""
+        """Sends COPY or MOVE within the agent; makes the directory of the destination where it is missing.
+
+        Replaces a file, and no directory.
+        """
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
-        headers = {
-            "destination": self.gateway + _webdav.quoted(target),
-            "overwrite": "T" if overwrite else "F",
-        }
+        # With `Overwrite: T` a gateway would also replace a directory with all that is in it.
+        headers = {"destination": self.gateway + _webdav.quoted(target)} | ({} if overwrite else {"overwrite": "F"})
         response = await self._send(method, source, headers=headers, accept=(409,), repeatable=False)
         if response.status_code == 409:
+            if await self._isdir(target):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
             if not self.auto_mkdir:
                 raise _webdav.os_error(409, response.content, target)
             await self._make_parent(target)
@@ -626,7 +656,9 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
 
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any) -> None:
         """Renames a file, or a tree where nothing has the new name, in one step; else copies and removes."""
-        if isinstance(path1, str) and isinstance(path2, str) and maxdepth is None and not set("*?[") & set(path1):
+        is_name = isinstance(path1, str) and isinstance(path2, str) and maxdepth is None
+        # A name is no pattern where a file has it.
+        if is_name and (not has_magic(path1) or self.exists(path1)):
             info = self.info(path1)
             target = self._strip_protocol(path2)
             is_inside = path2.endswith("/") or self.isdir(target)
@@ -690,6 +722,12 @@ async def _all(work: list[Any]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _state_of(descriptor: int) -> tuple[int, int]:
+    """Returns size and time of modification of an open file."""
+    stat = os.fstat(descriptor)
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _write_at(descriptor: int, content: memoryview, offset: int) -> None:
