@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from penstock import models
 from penstock._values import ArgumentError
@@ -88,22 +88,50 @@ def rows(found: Any) -> list[dict[str, Any]]:
     return [_ordered(_flat(item), first) for item in getattr(found, name)]
 
 
-#: Columns of an empty series.
-_SERIES_COLUMNS = ("time", "key", "name", "bps", "error_bps")
+#: Columns of series with the types of their values.
+_SERIES_COLUMNS = {"time": datetime, "key": str, "name": str, "bps": float, "error_bps": float}
+_LINK_SERIES_COLUMNS = {"time": datetime, "link": str, "from": str, "to": str, "bps": float, "error_bps": float}
+
+
+def _flat_columns(kind: type, prefix: str = "") -> dict[str, Any]:
+    """Returns the columns of `_flat` with the types of their values, by the fields of a dataclass."""
+    columns: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind).items():
+        known = [one for one in get_args(hint) if one is not type(None)] if get_origin(hint) is not Literal else []
+        plain = known[0] if len(known) == 1 else hint
+        column = prefix + name.rstrip("_")
+        if isinstance(plain, type) and is_dataclass(plain) and plain is hint:
+            columns.update(_flat_columns(plain, f"{column}_"))
+        else:
+            columns[column] = str if get_origin(plain) is Literal else plain
+    return columns
+
+
+def columns(found: Any) -> dict[str, Any]:
+    """Returns the columns of a telemetry object with the types of their values: the same whether it has rows or not."""
+    if isinstance(found, models.TelemetrySeries):
+        return _SERIES_COLUMNS
+    if isinstance(found, models.TelemetryLinkSeries):
+        return _LINK_SERIES_COLUMNS
+    if type(found) not in _LISTS:
+        raise ArgumentError(f"{type(found).__name__} has no rows")
+    name, first = _LISTS[type(found)]
+    (item, _rest) = get_args(get_type_hints(type(found))[name])
+    return _ordered(_flat_columns(item), first)
 
 
 def to_pandas(found: Any) -> Any:
     """Returns the rows as a data frame."""
     import pandas
 
-    data = rows(found)
-    if not data and isinstance(found, models.TelemetrySeries):
-        return pandas.DataFrame(columns=list(_SERIES_COLUMNS))
-    return pandas.DataFrame.from_records(data)
+    return pandas.DataFrame.from_records(rows(found), columns=list(columns(found)))
 
 
 def to_arrow(found: Any) -> Any:
     """Returns the rows as a table; times are UTC timestamps in microseconds."""
     import pyarrow
 
-    return pyarrow.Table.from_pylist(rows(found))
+    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+    types[datetime] = pyarrow.timestamp("us", tz="UTC")
+    schema = pyarrow.schema([(name, types[kind]) for name, kind in columns(found).items()])
+    return pyarrow.Table.from_pylist(rows(found), schema=schema)
