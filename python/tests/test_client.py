@@ -8,6 +8,7 @@ import signal
 from contextlib import aclosing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +104,35 @@ def test_dead_servers_fail_after_retries() -> None:
     with Controller(address, retry=retry) as controller:
         with pytest.raises(ConnectionFailedError):
             next(controller.events())
+
+
+def test_text_is_no_list_of_files(alice: Controller) -> None:
+    for files in ("run7.root", b"run7.root"):
+        with pytest.raises(ValueError, match="give a list of paths"):
+            alice.submit("a:/data", "b:/data", files=files)  # type: ignore[arg-type]
+
+
+def test_broken_submission_continues(alice: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock._sync.controller.FILES_PER_CALL_MAX", 2)
+    append = Controller.append_files
+
+    def broken(self: Controller, id: int, files: Any, *, at: int, seal: bool = False) -> models.Request:
+        if at >= 4:
+            raise ConnectionFailedError("the connection broke")
+        return append(self, id, files, at=at, seal=seal)
+
+    def submit() -> models.Request:
+        files = [f"f{index}" for index in range(7)]
+        return alice.submit("a:/data/none", "b:/data/broken", files=files, key="broken").request
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Controller, "append_files", broken)
+        with pytest.raises(ConnectionFailedError):
+            submit()
+    for _again in range(2):
+        request = submit()
+        assert (request.files, request.open) == (7, False)
+    alice.cancel(request.id)
 
 
 def test_request_is_submitted_and_followed(shared_site: daemons.Site, alice: Controller) -> None:

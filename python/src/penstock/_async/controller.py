@@ -14,7 +14,7 @@ from typing import Any
 from penstock import models
 from penstock._async.base import AsyncService
 from penstock._operations import operation
-from penstock._values import site_path, unix_seconds
+from penstock._values import ArgumentError, site_path, unix_seconds
 from penstock.errors import ResponseError, TransferFailedError, WaitTimeoutError
 
 #: Files of one call of `append_files`.
@@ -111,7 +111,7 @@ class AsyncController(AsyncService):
         (from_site, from_), (to_site, to) = site_path(source), site_path(destination)
         listed = None
         if files is not None:
-            listed = [file if isinstance(file, models.FileBody) else models.FileBody(path=file) for file in files]
+            listed = file_bodies(files)
         parts = bool(listed) and len(listed or ()) > FILES_PER_CALL_MAX
         body = models.SubmitBody(
             source=from_site,
@@ -139,7 +139,8 @@ class AsyncController(AsyncService):
         )
         if parts:
             assert listed is not None
-            for at in range(FILES_PER_CALL_MAX, len(listed), FILES_PER_CALL_MAX):
+            # A repeated submission continues where the former one broke off.
+            for at in range(max(FILES_PER_CALL_MAX, request.files), len(listed), FILES_PER_CALL_MAX):
                 more = listed[at : at + FILES_PER_CALL_MAX]
                 seal = not open and at + len(more) == len(listed)
                 request = await self.append_files(request.id, more, at=at, seal=seal)
@@ -220,7 +221,7 @@ class AsyncController(AsyncService):
         self, id: int, files: Iterable[str | models.FileBody], *, at: int, seal: bool = False
     ) -> models.Request:
         """Appends files to an open request that has `at` files; `seal` ends the list."""
-        listed = [file if isinstance(file, models.FileBody) else models.FileBody(path=file) for file in files]
+        listed = file_bodies(files)
         body = models.AppendBody(at=at, files=tuple(listed), seal=seal)
         return await self._call(
             "POST",
@@ -466,6 +467,13 @@ class AsyncController(AsyncService):
     async def order(self, host: str, id: int) -> dict[str, Any]:
         """Returns an order of a host with its files (scope `agent:HOST`)."""
         return await self._call("GET", "/api/v1/agents/{host}/orders/{id}", dict, path={"host": host, "id": id})
+
+
+def file_bodies(files: Iterable[str | models.FileBody]) -> list[models.FileBody]:
+    """Returns the files of a list of paths and files; a text alone would be a list of letters."""
+    if isinstance(files, (str, bytes, models.FileBody)):
+        raise ArgumentError(f"files is {files!r}: give a list of paths")
+    return [file if isinstance(file, models.FileBody) else models.FileBody(path=file) for file in files]
 
 
 def whole(seconds: float | None) -> int | None:
