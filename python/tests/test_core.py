@@ -27,6 +27,10 @@ def test_problem_documents_become_errors() -> None:
     with pytest.raises(InvalidRequestError, match="no such class; /class: unknown") as caught:
         _core.parse_response(call, 400, problem)
     assert caught.value.errors[0].pointer == "/class"
+    single = b'{"status":422,"detail":"/to: none","errors":[{"pointer":"/to","detail":"none"}]}'
+    with pytest.raises(InvalidRequestError) as once:
+        _core.parse_response(call, 422, single)
+    assert str(once.value) == "POST /api/v1/requests: /to: none (422)"
     with pytest.raises(ConflictError):
         _core.parse_response(call, 409, b"{}")
     with pytest.raises(UnavailableError, match="upstream"):

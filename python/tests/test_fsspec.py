@@ -551,6 +551,38 @@ def test_whole_files_are_copied(
     assert mover == "never" or engines - {"http"}
 
 
+@pytest.mark.parametrize("mover", ["never", "always"])
+def test_other_content_of_equal_time_is_copied(
+    shared_agent: daemons.Daemon,
+    root: str,
+    stored: Path,
+    tmp_path: Path,
+    mover: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PENSTOCK_BINARY", str(daemons.binary()))
+    fs = filesystem(shared_agent, mover=mover)
+
+    def write(path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+        os.utime(path, (1e9, 1e9))
+
+    write(tmp_path / "new", b"new")
+    write(stored / "f", b"old")
+    fs.put_file(str(tmp_path / "new"), f"{root}/f")
+    assert (stored / "f").read_bytes() == b"new"
+    write(stored / "f", b"own")
+    write(tmp_path / "new", b"new")
+    fs.get_file(f"{root}/f", str(tmp_path / "new"))
+    assert (tmp_path / "new").read_bytes() == b"own"
+    (stored / "d").mkdir()
+    with pytest.raises(IsADirectoryError):
+        fs.put_file(str(tmp_path / "new"), f"{root}/d")
+    with pytest.raises(IsADirectoryError):
+        fs.get_file(f"{root}/f", str(tmp_path))
+    assert os.listdir(stored / "d") == []
+
+
 def _transfers(daemon: daemons.Daemon) -> list[dict[str, Any]]:
     import json
 

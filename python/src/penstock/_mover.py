@@ -53,6 +53,9 @@ async def copy(binary: str, source: str, destination: str, address: str, credent
             binary,
             "cp",
             "--json",
+            # By size and time alone another file could pass for this one, and would stay.
+            "--compare",
+            "digest",
             "--",
             source,
             destination,

@@ -68,8 +68,10 @@ class ApiError(PenstockError):
             FieldError(str(one.get("pointer", "")), str(one.get("detail", ""))) for one in problem.get("errors") or ()
         )
         self.retry_after_s: float | None = None
-        fields = "".join(f"; {one.pointer}: {one.detail}" for one in self.errors)
-        super().__init__(f"{operation}: {self.detail}{fields} ({status})")
+        faults = [f"{one.pointer}: {one.detail}" for one in self.errors]
+        # The detail of a single fault is that fault.
+        text = "; ".join([self.detail, *(fault for fault in faults if fault != self.detail)])
+        super().__init__(f"{operation}: {text} ({status})")
 
 
 class InvalidRequestError(ApiError):

@@ -435,6 +435,8 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
             return
         target = Path(os.fspath(lpath))
         target.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
         binary = self._mover_for(path, info["size"])
         if binary is not None:
             await _mover.copy(
@@ -526,6 +528,8 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
         callback.set_size(size)
         binary = None if mode == "create" else self._mover_for(path, size)
         if binary is not None:
+            if await self._isdir(path):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             await _mover.copy(
                 binary, os.path.abspath(lpath), self._mover_url(path), str(self.mover_address), self._credentials
             )
