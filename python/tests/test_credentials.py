@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import ssl
@@ -12,9 +13,18 @@ from pathlib import Path
 import pytest
 
 import daemons
-from penstock import Agent, AsyncAgent, CertificateMismatchError, Controller, CredentialsError
+from penstock import (
+    Agent,
+    AsyncAgent,
+    CertificateMismatchError,
+    Controller,
+    CredentialsError,
+    NotFoundError,
+    UnauthorizedError,
+)
 from penstock._credentials import Address, LoginStore, bearer_token, state_directory
 from penstock._tls import format_fingerprint
+from penstock.fsspec import PenstockFileSystem
 
 
 @pytest.fixture(scope="module")
@@ -161,3 +171,45 @@ def test_bearer_tokens_are_discovered(tmp_path: Path) -> None:
     assert bearer_token({"BEARER_TOKEN_FILE": str(file)}) == "from-runtime"
     with pytest.raises(CredentialsError, match="BEARER_TOKEN"):
         bearer_token({"BEARER_TOKEN_FILE": str(tmp_path / "none")})
+
+
+def test_renewed_login_is_found(shared_agent: daemons.Daemon, client_state: Path) -> None:
+    def login() -> str:
+        scopes = ["--scope", "read", "--scope", "storage.read:/data", "--scope", "storage.modify:/data"]
+        created = json.loads(daemons.run(shared_agent.state, "token", "create", "eve", "--json", *scopes).stdout)
+        words = ["login", shared_agent.listen, "--token", created["token"], "--fingerprint", shared_agent.fingerprint]
+        daemons.run(client_state, *words)
+        return str(created["issued"]["id"])
+
+    id = login()
+    fs = PenstockFileSystem(shared_agent.listen, gateway=shared_agent.webdav("https"), mover="never")
+    fs.pipe_file("/data/renewed/f", b"x")
+    daemons.run(shared_agent.state, "token", "revoke", id)
+    with pytest.raises(PermissionError):
+        fs.cat_file("/data/renewed/f")
+    id = login()
+    assert fs.cat_file("/data/renewed/f") == b"x"
+    daemons.run(shared_agent.state, "token", "revoke", id)
+    login()
+    fs.pipe_file("/data/renewed/f", b"yy")
+    assert fs.info("/data/renewed/f")["size"] == 2
+
+
+def test_renewed_bearer_token_is_found(
+    shared_agent: daemons.Daemon, client_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "bearer"
+    file.write_text("a-token-that-has-expired")
+    monkeypatch.setenv("BEARER_TOKEN_FILE", str(file))
+    hosts = client_state / "hosts.toml"
+    login = {"address": shared_agent.http, "fingerprint": shared_agent.fingerprint}
+    hosts.write_text(
+        "[[host]]\nbearer = true\n" + "".join(f"{name} = {json.dumps(text)}\n" for name, text in login.items())
+    )
+    hosts.chmod(0o600)
+    with Agent(shared_agent.http) as agent:
+        with pytest.raises(UnauthorizedError):
+            agent.cancel(999_999)
+        file.write_text(shared_agent.token)
+        with pytest.raises(NotFoundError):
+            agent.cancel(999_999)

@@ -283,3 +283,18 @@ def resolve(
     if given.fingerprint is not None:
         known = replace(known, fingerprint=given.fingerprint)
     return known
+
+
+def renewed_token(address: Address, used: Credentials, given: Mapping[str, Any], *, mover: bool = False) -> str | None:
+    """Returns the token that a client finds now, where it is another one than it uses; `given` as for `resolve`.
+
+    A token of an issuer is renewed in its file, and a user logs in again with a new one, while a client goes on.
+    """
+    if given.get("token") is not None:
+        return None
+    try:
+        known = resolve(address, **given, mover=mover)
+    except CredentialsError:
+        return None
+    is_same_server = known.fingerprint == used.fingerprint
+    return known.token if is_same_server and known.token != used.token else None

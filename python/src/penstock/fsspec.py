@@ -19,9 +19,10 @@ import uuid
 import weakref
 import zlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from types import NoneType
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -34,7 +35,7 @@ from fsspec.utils import tokenize
 from penstock import _mover, _tls, _webdav
 from penstock._async.agent import AsyncAgent
 from penstock._core import Retry
-from penstock._credentials import HTTP_PORT, MOVER_PORT, Address, Credentials, resolve
+from penstock._credentials import HTTP_PORT, MOVER_PORT, Address, renewed_token, resolve
 from penstock._data import BrokenConnectionError, Buffer, NoLengthError, RangeReader, RangeResponse
 from penstock._open_file import PenstockFile, TextFile
 from penstock.errors import ChecksumMismatchError, ConnectionFailedError, CredentialsError, PenstockError
@@ -131,7 +132,8 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
         at = Address(url.hostname, url.port or (443 if url.scheme == "https" else 80))
         if url.scheme == "http" and not at.is_loopback():
             raise CredentialsError(f"{self.gateway}: plain HTTP is for this machine only: use https")
-        self._credentials = self._find_credentials(token, fingerprint, state)
+        self._given = {"token": token, "fingerprint": fingerprint, "state": state}
+        self._credentials = resolve(self.mover_address, **self._given, mover=True)
         self._authorities = authorities
         if url.scheme == "https" and authorities is None and self._credentials.fingerprint is None:
             raise CredentialsError(
@@ -150,8 +152,15 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
         self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Session] = weakref.WeakKeyDictionary()
         self._sessions_lock = threading.Lock()
 
-    def _find_credentials(self, token: str | None, fingerprint: str | None, state: str | None) -> Credentials:
-        return resolve(self.mover_address, token=token, fingerprint=fingerprint, state=state, mover=True)
+    def _renew_token(self) -> bool:
+        """Looks for a stored token that is newer than the one in use; true where there is one."""
+        token = renewed_token(self.mover_address, self._credentials, self._given, mover=True)
+        if token is None:
+            return False
+        self._credentials = replace(self._credentials, token=token)
+        with self._sessions_lock:
+            self._sessions.clear()
+        return True
 
     # Names.
 
@@ -290,6 +299,9 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
                 # The answer to the first attempt may be lost.
                 if response.is_success or response.status_code in accept or (is_gone and failures):
                     return response
+                # Content that comes in parts cannot be sent again.
+                if response.status_code == 401 and isinstance(content, (bytes, NoneType)) and self._renew_token():
+                    continue
                 if wait_s is None or response.status_code not in _RETRIED:
                     raise _webdav.os_error(response.status_code, response.content, path)
             failures += 1
@@ -324,6 +336,8 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
                     return response
                 if response.status == 412:
                     raise OSError(errno.ESTALE, "the file changed while it was read: open it again", path)
+                if response.status == 401 and self._renew_token():
+                    continue
                 if wait_s is None or response.status not in _RETRIED:
                     raise _webdav.os_error(response.status, response.content, path)
             failures += 1

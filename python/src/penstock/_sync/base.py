@@ -8,6 +8,7 @@ import time
 import os
 from collections.abc import Generator, Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -15,12 +16,13 @@ from typing import Any, TypeVar
 import httpx2
 
 from penstock import _core, _tls
-from penstock._credentials import HTTP_PORT, Address, Credentials, resolve
+from penstock._credentials import HTTP_PORT, Address, Credentials, renewed_token, resolve
 from penstock.errors import (
     ApiError,
     ConnectionFailedError,
     CredentialsError,
     ResponseError,
+    UnauthorizedError,
     UnavailableError,
     api_error,
 )
@@ -61,6 +63,7 @@ class Service:
             raise CredentialsError(f"'{address}' is no address of an HTTP API: give HOST:PORT")
         self.address = Address.parse(rest, HTTP_PORT)
         credentials = resolve(self.address, token=token, fingerprint=fingerprint, state=state)
+        self._given = {"token": token, "fingerprint": fingerprint, "state": state}
         self.url = self._url(scheme, credentials)
         self._timeout = timeout
         self._retry = retry or _core.Retry()
@@ -127,6 +130,10 @@ class Service:
             wait_s = None
             try:
                 return self._send(call)
+            except UnauthorizedError:
+                if not self._renew_token():
+                    raise
+                continue
             except (ApiError, ConnectionFailedError) as error:
                 status = error.status if isinstance(error, ApiError) else None
                 was_sent = not isinstance(error.__cause__, (httpx2.ConnectError, httpx2.ConnectTimeout))
@@ -137,6 +144,15 @@ class Service:
                     raise
             failures += 1
             time.sleep(wait_s)
+
+    def _renew_token(self) -> bool:
+        """Looks for a stored token that is newer than the one in use; true where there is one."""
+        token = renewed_token(self.address, self._credentials, self._given)
+        if token is None:
+            return False
+        self._credentials = replace(self._credentials, token=token)
+        self._http.headers["authorization"] = f"Bearer {token}"
+        return True
 
     def _send(self, call: _core.Call[T]) -> T:
         content = call.content()
@@ -191,6 +207,10 @@ class Service:
                     for event in events:
                         failures = 0
                         yield event
+            except UnauthorizedError:
+                if not self._renew_token():
+                    raise
+                continue
             except UnavailableError as error:
                 failure = error
             except httpx2.TransportError as error:
