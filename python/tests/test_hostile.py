@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +83,21 @@ def test_redirects_carry_no_token(server: tuple[Start, list[bytes]]) -> None:
         fs.cat_file("/data/f", 0, 10)
     assert len(requests) == 1
     assert b"Bearer secret" in requests[0]
+
+
+@pytest.mark.parametrize("name", ["../../out", "a/..", "%2e%2e/out", "..%2F..%2Fout", "a/out", "../other"])
+def test_listed_names_stay_in_the_directory(server: tuple[Start, list[bytes]], tmp_path: Path, name: str) -> None:
+    entry = "<D:response><D:href>{}</D:href><D:propstat><D:prop>{}</D:prop></D:propstat></D:response>"
+    directory = entry.format("/data/d/", "<D:resourcetype><D:collection/></D:resourcetype>")
+    file = entry.format(f"/data/d/{name}", "<D:getcontentlength>0</D:getcontentlength>")
+    body = f'<D:multistatus xmlns:D="DAV:">{directory}{file}</D:multistatus>'.encode()
+    head = f"HTTP/1.1 207 Multi-Status\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    start, _requests = server
+    fs = PenstockFileSystem(
+        "127.0.0.1", gateway=start(head.encode() + body), token="secret", retry=RETRY, mover="never"
+    )
+    with pytest.raises(PenstockError, match="not in the directory"):
+        fs.get("/data/d/", str(tmp_path / "in" / "deep") + "/", recursive=True)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,13 @@ from penstock._core import Retry
 from penstock._credentials import HTTP_PORT, MOVER_PORT, Address, renewed_token, resolve
 from penstock._data import BrokenConnectionError, Buffer, NoLengthError, RangeReader, RangeResponse
 from penstock._open_file import PenstockFile, TextFile
-from penstock.errors import ChecksumMismatchError, ConnectionFailedError, CredentialsError, PenstockError
+from penstock.errors import (
+    ChecksumMismatchError,
+    ConnectionFailedError,
+    CredentialsError,
+    PenstockError,
+    ResponseError,
+)
 
 #: Bytes of one request of a large read.
 PART_BYTES = 8 << 20
@@ -174,7 +180,7 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
             text = slash + rest
         text = "/" + text.strip("/")
         # Clients of HTTP would resolve such segments in some requests, and gateways refuse them in the others.
-        return posixpath.normpath(text) if {".", ".."} & set(text.split("/")) else text
+        return posixpath.normpath(text) if {"", ".", ".."} & set(text.split("/")[1:]) else text
 
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
@@ -360,6 +366,10 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
         if entries and entries[0]["type"] == "directory":
             # The first one is the directory itself.
             entries = [entry for entry in entries[1:] if entry["name"] != path]
+            # A recursive `get` would write other names of a hostile server outside of its target.
+            wrong = [entry["name"] for entry in entries if not _is_in(entry["name"], path)]
+            if wrong:
+                raise ResponseError(f"{path}: the listing has {wrong[0]!r}, which is not in the directory")
         return entries if detail else [entry["name"] for entry in entries]
 
     async def _exists(self, path: str, **kwargs: Any) -> bool:
@@ -729,6 +739,12 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
             cache_options=cache_options,
             **kwargs,
         )
+
+
+def _is_in(name: str, directory: str) -> bool:
+    """True for the path of a member of a directory."""
+    parent, _, last = name.rpartition("/")
+    return (parent or "/") == directory and last not in ("", ".", "..")
 
 
 async def _all(work: list[Any]) -> None:
