@@ -228,20 +228,12 @@ def test_failed_writes_leave_nothing(fs: PenstockFileSystem, root: str, stored: 
     assert os.listdir(stored) == ["f"]
 
 
-@pytest.mark.parametrize("way", ["open", "text", "fsspec", "fsspec text", "gzip", "closing", "generator"])
+@pytest.mark.parametrize("way", ["open", "text", "fsspec", "fsspec text", "gzip", "closing", "stack"])
 def test_exception_stores_nothing_however_opened(
     shared_agent: daemons.Daemon, fs: PenstockFileSystem, root: str, stored: Path, way: str
 ) -> None:
     path, url = f"{root}/f", f"penstock://{shared_agent.listen}{root}/f"
     options = {"gateway": shared_agent.webdav("http"), "token": shared_agent.token, "mover": "never"}
-
-    @contextlib.contextmanager
-    def own() -> Iterator[Any]:
-        file = fs.open(path, "wb")
-        try:
-            yield file
-        finally:
-            file.close()
 
     ways: dict[str, Callable[[], Any]] = {
         "open": lambda: fs.open(path, "wb"),
@@ -250,16 +242,20 @@ def test_exception_stores_nothing_however_opened(
         "fsspec text": lambda: fsspec.open(url, "wt", **options),
         "gzip": lambda: fsspec.open(url, "wb", compression="gzip", **options),
         "closing": lambda: contextlib.closing(fs.open(path, "wb")),
-        "generator": own,
+        "stack": lambda: contextlib.ExitStack(),
     }
     part: Any = "part" if "text" in way else b"part"
     (stored / "f").write_bytes(b"before")
     with pytest.raises(ZeroDivisionError):
         with ways[way]() as file:
+            if way == "stack":
+                file = file.enter_context(fs.open(path, "wb"))
             file.write(part)
             raise ZeroDivisionError
     assert (stored / "f").read_bytes() == b"before"
     with ways[way]() as file:
+        if way == "stack":
+            file = file.enter_context(fs.open(path, "wb"))
         file.write(part)
     assert (stored / "f").read_bytes() != b"before"
 
@@ -273,17 +269,33 @@ def test_file_closed_by_a_handler_is_stored(fs: PenstockFileSystem, root: str, s
         file.close()
     assert (stored / "f").read_bytes() == b"without the key"
 
-    class Reporting:
-        def __enter__(self) -> None: ...
+    class Log:
+        def __enter__(self) -> None:
+            self.file = fs.open(f"{root}/log", "w")
 
         def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+            self.file.write(repr(error))
+            self.file.close()
             with fs.open(f"{root}/report", "w") as file:
                 file.write(repr(error))
 
+    @contextlib.contextmanager
+    def logged() -> Iterator[Any]:
+        file = fs.open(f"{root}/generated", "wb")
+        try:
+            yield file
+        finally:
+            file.write(b"the end")
+            file.close()
+
     with pytest.raises(KeyError):
-        with Reporting():
-            raise KeyError("of an outer block")
-    assert "outer" in (stored / "report").read_text()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(Log())
+            stack.enter_context(logged())
+            raise KeyError("of the block")
+    assert "of the block" in (stored / "log").read_text()
+    assert (stored / "report").read_text() == (stored / "log").read_text()
+    assert (stored / "generated").read_bytes() == b"the end"
 
 
 def test_failed_opens_change_nothing(fs: PenstockFileSystem, root: str, stored: Path) -> None:

@@ -24,18 +24,26 @@ if TYPE_CHECKING:
     from penstock.fsspec import PenstockFileSystem
 
 
-def _failures_of_exits() -> list[BaseException]:
-    """Returns the exceptions with which the methods `__exit__` on the stack of this thread were called."""
-    found: list[BaseException] = []
+#: Modules whose methods `__exit__` close files, and do nothing else.
+_CLOSING_MODULES = frozenset({"contextlib", "fsspec.core", "pandas.io.common", __name__})
+
+
+def _closes_after_failure() -> bool:
+    """True where the innermost `__exit__` on the stack is that of a wrapper of files, and was called with an exception.
+
+    A class or generator of the user's that closes a file has its reason: its file is stored.
+    """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "__exit__":
-            arguments = inspect.getargvalues(frame)
-            values = [arguments.locals.get(name) for name in arguments.args]
-            values += arguments.locals.get(arguments.varargs or "", ())
-            found += [value for value in values if isinstance(value, BaseException)]
+    while frame is not None and frame.f_code.co_name != "__exit__":
+        if frame.f_code.co_flags & inspect.CO_GENERATOR:
+            return False
         frame = frame.f_back
-    return found
+    if frame is None or frame.f_globals.get("__name__") not in _CLOSING_MODULES:
+        return False
+    arguments = inspect.getargvalues(frame)
+    values = [arguments.locals.get(name) for name in arguments.args]
+    values += arguments.locals.get(arguments.varargs or "", ())
+    return any(isinstance(value, BaseException) for value in values)
 
 
 class TextFile(io.TextIOWrapper):
@@ -50,7 +58,7 @@ class PenstockFile(AbstractBufferedFile):  # type: ignore[misc]
     """A file that is read by blocks, or written in one upload that takes its name at the end.
 
     An exception that ends a `with` block stores nothing. Libraries, and `fsspec.open` itself, wrap the file and only
-    close it then, as they do after the last byte: the methods `__exit__` on the stack tell the two apart.
+    close it then, as they do after the last byte: the method `__exit__` that does so tells the two apart.
 
     `cache_type` selects one of the caches of fsspec in place of the blocks.
     """
@@ -63,7 +71,6 @@ class PenstockFile(AbstractBufferedFile):  # type: ignore[misc]
         self._digest = 1
         self._blocks: ParallelBlocks | None = None
         self._is_discarded = False
-        self._earlier_failures = _failures_of_exits()
         # A file that is refused here must not be closed as one that is written: that would empty it.
         if mode == "ab":
             raise NotImplementedError("a gateway appends to no file: write it anew")
@@ -142,7 +149,7 @@ class PenstockFile(AbstractBufferedFile):  # type: ignore[misc]
         """Closes the file; a written one takes its name."""
         if self.closed:
             return
-        if self.mode != "rb" and self._has_failed():
+        if self.mode != "rb" and _closes_after_failure():
             self.closed = True
             self.discard()
             return
@@ -154,11 +161,6 @@ class PenstockFile(AbstractBufferedFile):  # type: ignore[misc]
                 self._blocks.close()
             if self._upload is not None:
                 self._run(self._upload.abort)
-
-    def _has_failed(self) -> bool:
-        """True where an exception that was raised since the file was opened closes it."""
-        earlier = self._earlier_failures
-        return any(all(error is not one for one in earlier) for error in _failures_of_exits())
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         """Closes the file; after an exception nothing of it is stored."""
