@@ -241,6 +241,29 @@ fn files_append_until_sealed() {
 }
 
 #[test]
+fn append_of_other_client_is_refused() {
+    on_both(|store| {
+        let (_keep, running, _, _nodes) = start(store);
+        let mut client = running.client("producer");
+        running.block(async {
+            let mut body = request("/in", ["0".to_owned()]);
+            body["open"] = json!(true);
+            let (_, made) = client.ask("POST", "/api/v1/requests", &body).await;
+            let append = format!("/api/v1/requests/{}/files", made["id"]);
+            let more = |names: [&str; 2], seal: bool| json!({ "at": 1, "files": files(names.map(str::to_owned)), "seal": seal });
+            assert_eq!(client.ask("POST", &append, &more(["1", "2"], false)).await.0, 200);
+            // As many files at the same place are no retry.
+            for names in [["1", "3"], ["2", "1"]] {
+                let (status, refused) = client.ask("POST", &append, &more(names, true)).await;
+                assert_eq!((status, refused["errors"][0]["pointer"].as_str()), (409, Some("/at")), "{refused}");
+            }
+            let (status, sealed) = client.ask("POST", &append, &more(["1", "2"], true)).await;
+            assert_eq!((status, sealed["files"].as_u64(), sealed["open"].as_bool()), (200, Some(3), Some(false)), "{sealed}");
+        });
+    });
+}
+
+#[test]
 fn requests_are_paused_resumed_and_cancelled() {
     on_both(|store| {
         let (_keep, running, world, mut nodes) = start(store);

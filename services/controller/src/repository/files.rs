@@ -313,6 +313,16 @@ pub(crate) async fn first_conflict(
     Ok(found.into_iter().map(|row| (row.number as usize, row.request)).min())
 }
 
+/// Returns the paths of a request's files from `first` on, in their order.
+pub(crate) async fn paths_from(
+    cx: &mut TxContext,
+    request: i64,
+    first: i64,
+) -> Result<Vec<String>, sqlx::Error> {
+    let query = select_one("SELECT path FROM file WHERE request = $1 AND seq >= $2 ORDER BY seq");
+    query.bind(request).bind(first).fetch_all(&mut cx.tx).await
+}
+
 /// Returns the paths of a request's files.
 pub(crate) async fn paths(cx: &mut TxContext, request: i64) -> Result<Vec<String>, sqlx::Error> {
     let query = select_one("SELECT path FROM file WHERE request = $1").bind(request);

@@ -259,7 +259,8 @@ fn grow_requests(controller: &StoreController) {
     let is_open =
         apply(controller, move |cx| Box::pin(async move { requests::is_open(cx, open).await }));
     assert!(is_open);
-    for (at, seal) in [(1, false), (2, true)] {
+    // The second call is a retry of the first.
+    for (at, seal) in [(1, false), (1, false), (2, true)] {
         let new = AppendedFiles { at, files: vec![new_file(&format!("b{at}"))], seal };
         apply(controller, move |cx| {
             let new = new.clone();

@@ -39,8 +39,13 @@ pub(crate) async fn append(
     let Some(terms) = requests::terms(cx, id).await? else {
         return Ok(ChangeOutcome::Missing);
     };
-    // A retry of a call whose response was lost.
-    if at + files.len() as i64 == terms.files && *at < terms.files {
+    let may_be_known = at + files.len() as i64 == terms.files && *at < terms.files;
+    // A retry of a call whose response was lost; other files would be those of another client at the same offset.
+    let is_known = may_be_known && {
+        let stored = files::paths_from(cx, id, *at).await?;
+        stored.iter().eq(files.iter().map(|file| &file.path))
+    };
+    if is_known && !(*seal && terms.open && !terms.cancel) {
         return Ok(ChangeOutcome::Done);
     }
     if let Some(ended) = ended(terms.state) {
@@ -50,10 +55,10 @@ pub(crate) async fn append(
         let sealed_before = *seal && files.is_empty() && !terms.cancel;
         return Ok(if sealed_before { ChangeOutcome::Done } else { ChangeOutcome::Sealed });
     }
-    if *at != terms.files {
+    if !is_known && *at != terms.files {
         return Ok(ChangeOutcome::OffsetMismatch(terms.files));
     }
-    if !files.is_empty() {
+    if !is_known && !files.is_empty() {
         let bytes = u64::try_from(sums(files).0).unwrap_or(0);
         if let Some(excess) = quota_ledger::excess_with(cx, &terms.client, bytes).await? {
             return Ok(ChangeOutcome::OverQuota(excess));

@@ -341,15 +341,17 @@ fn ended_request_takes_no_change() {
 fn append_to_sealed_request_fails() {
     let sites = TwoSites::new();
     let id = sites.submit(&["a"]);
-    let append = |at| {
+    let append = |at, path: &str| {
+        let file = NewFile { path: path.to_owned(), size: None, digest: None };
         sites.apply(move |cx| {
-            let file = NewFile { path: "b".to_owned(), size: None, digest: None };
+            let file = file.clone();
             let new = AppendedFiles { at, files: vec![file], seal: false };
             Box::pin(async move { append::append(cx, id, &new, audit()).await })
         })
     };
-    assert_eq!(append(1), ChangeOutcome::Sealed);
-    assert_eq!(append(0), ChangeOutcome::Done, "a repeated call");
+    assert_eq!(append(1, "b"), ChangeOutcome::Sealed);
+    assert_eq!(append(0, "a"), ChangeOutcome::Done, "a repeated call");
+    assert_eq!(append(0, "b"), ChangeOutcome::Sealed, "another file at the same place");
 }
 
 #[test]
