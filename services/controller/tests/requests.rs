@@ -97,6 +97,16 @@ fn submission_key_is_idempotent() {
             body["to"] = json!("/elsewhere");
             let (status, others) = other.ask("POST", "/api/v1/requests", &body).await;
             assert_eq!(status, 201, "a key is each client's own: {others}");
+            let all = "/api/v1/requests?key=run%207";
+            let of_producer = format!("{all}&client=producer");
+            for (listed, expected) in [
+                (one.get(all).await, &made),
+                (other.get(all).await, &others),
+                (other.get(&of_producer).await, &made),
+            ] {
+                let found = listed["requests"].as_array().unwrap();
+                assert_eq!((found.len(), &found[0]["id"]), (1, &expected["id"]), "{listed}");
+            }
         });
     });
 }

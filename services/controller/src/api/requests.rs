@@ -384,7 +384,7 @@ fn may_change(
         ("source" = Option<String>, Query, description = "From this site"),
         ("destination" = Option<String>, Query, description = "To this site"),
         ("client" = Option<String>, Query, description = "Of this token"),
-        ("key" = Option<String>, Query, description = "With this key of the client's"),
+        ("key" = Option<String>, Query, description = "With this key of `client`, or of the asking client"),
         ("before" = Option<i64>, Query, description = "With smaller numbers than this", minimum = 0),
         ("limit" = Option<i64>, Query, description = "Largest number of items", minimum = 1, maximum = 1000)), responses(
     (status = 200, body = Requests, description = "Requests, the newest first"), Refused,
@@ -402,6 +402,9 @@ pub(super) async fn list(
     let states = states.split(',').filter(|text| !text.is_empty());
     let states: Result<Vec<RequestState>, UnknownState> =
         states.map(|text| text.trim().parse()).collect();
+    let key = clean(&mut params, "key")?;
+    // Keys of other clients may be equal.
+    let own = key.is_some().then(|| asking.who.name.clone());
     let filter = RequestFilter {
         before: params.parsed::<i64>("before")?,
         states: states.map_err(|error| ProblemDetails::field("state", error.to_string()))?,
@@ -409,8 +412,8 @@ pub(super) async fn list(
         class: clean(&mut params, "class")?,
         source: clean(&mut params, "source")?,
         destination: clean(&mut params, "destination")?,
-        client: clean(&mut params, "client")?,
-        key: clean(&mut params, "key")?,
+        client: clean(&mut params, "client")?.or(own),
+        key,
         limit: params.limit(100, LIST_MAX)?,
     };
     params.none(PARAMETERS_PAGE)?;
