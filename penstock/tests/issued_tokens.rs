@@ -6,12 +6,14 @@ mod issuer;
 
 use std::fs;
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use common::site::Operations;
 use common::{Agent, TestEnv, fails, penstock, run, seeded, wait_until, write_file};
 use issuer::{AUDIENCE, TestIssuer, TestKey, now_s, with, wlcg};
-use penstock_testkit::http::{TestRequest, TestResponse};
+use penstock_testkit::http::{EventFeed, TestRequest, TestResponse};
 use serde_json::{Value, json};
 
 const TRANSFERS: &str = "/api/v1/transfers";
@@ -158,6 +160,27 @@ fn expired_token_is_refused() {
     ] {
         let done = run(env.penstock().args(["token", "create"]).args(words));
         assert_eq!((done.code, done.lines().len()), (2, 1), "{done:?}");
+    }
+}
+
+#[test]
+fn event_streams_end_with_their_token() {
+    let operations = Operations::start("[[controller.class]]\nname = \"analysis\"\n");
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let (controller, submitted) = ("/api/v1/events", "/api/v1/transfers/events");
+    for (state, address, path, scope) in [
+        (&operations.state, &operations.listen, controller, "submit:analysis"),
+        (&env.state, &agent.http, submitted, "storage.read:/"),
+        (&env.state, &agent.http, submitted, "read"),
+    ] {
+        let (id, token) = create(state, "alice", &[scope], &[]);
+        let feed = EventFeed::open_as(address, path, &token);
+        let (end, ended) = mpsc::channel();
+        thread::spawn(move || end.send(feed.count()));
+        run(penstock(state).args(["token", "revoke", &id])).good();
+        let events = ended.recv_timeout(END_TIMEOUT).unwrap_or_else(|_| panic!("{path} goes on"));
+        assert_eq!((events, call(address, "GET", path, &token).status), (0, 401), "{scope}");
     }
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import signal
+import urllib.request
 from contextlib import aclosing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -29,6 +30,7 @@ from penstock import (
     WaitTimeoutError,
     models,
 )
+from penstock._core import EventDecoder
 
 
 @pytest.fixture
@@ -253,6 +255,27 @@ def test_events_survive_a_restart(tmp_path: Path) -> None:
             ids = [first.id, *(event.id for event in rest)]
             assert ids == sorted(set(ids))
             assert [event.kind for event in (first, *rest)] == ["link"] * 4
+            links.close()
+    finally:
+        controller.stop()
+
+
+def test_events_before_the_first_are_not_lost(tmp_path: Path) -> None:
+    """A client whose connection breaks before it has received an event continues where it began."""
+    controller = daemons.controller(tmp_path / "controller")
+    try:
+        headers = {"authorization": f"Bearer {daemons.CLIENT_TOKEN}"}
+        request = urllib.request.Request(f"http://{controller.http}/api/v1/events", headers=headers)
+        decoder = EventDecoder()
+        with urllib.request.urlopen(request, timeout=60) as stream:
+            assert decoder.feed(stream.readline() + stream.readline()) == []
+        assert decoder.last_id is not None
+        controller.stop(signal.SIGKILL)
+        controller.start()
+        with Controller(controller.http, token=daemons.CLIENT_TOKEN) as client:
+            client.set_link("at-a", down=True)
+            links = client.events(after=int(decoder.last_id))
+            assert next(links).kind == "link"
             links.close()
     finally:
         controller.stop()

@@ -17,7 +17,6 @@ use penstock_http::ApiCaller;
 use penstock_http::issued_tokens::IssuedTokens;
 use penstock_http::tokens::Tokens;
 use penstock_scopes::ApiScope;
-use penstock_tokens::jwt::CLOCK_SKEW_S;
 
 use crate::problem::ProblemDetails;
 
@@ -40,15 +39,13 @@ impl TokenScopes {
 }
 
 /// A client with its scopes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AuthorizedClient {
     pub(crate) name: String,
     scopes: Vec<ApiScope>,
     everything: bool,
     /// Id of its token, if this node issued it.
     pub(crate) token_id: Option<String>,
-    /// End of its token in seconds since 1970, if another issuer signed it.
-    pub(crate) expires_s: Option<u64>,
 }
 
 /// Scopes of an issued token on the HTTP API.
@@ -72,7 +69,7 @@ impl AuthorizedClient {
         issued: &IssuedTokens,
     ) -> Result<Self, ProblemDetails> {
         let with = |name: String, scopes, everything| {
-            Ok(Self { name, scopes, everything, token_id: None, expires_s: None })
+            Ok(Self { name, scopes, everything, token_id: None })
         };
         match caller {
             Some(ApiCaller::Owner) => with("owner".into(), Vec::new(), true),
@@ -88,7 +85,6 @@ impl AuthorizedClient {
                         name: token.name,
                         everything: false,
                         token_id: Some(token.id),
-                        expires_s: None,
                     }),
                     None => Err(ProblemDetails::unauthorized(
                         "the token is not known here, has expired or was revoked: [[controller.token]], [[controller.issuer]] and penstock token list show those that are valid",
@@ -100,14 +96,9 @@ impl AuthorizedClient {
         }
     }
 
-    /// The bearer of another issuer's token, which ends at `expires_s` seconds since 1970.
-    pub(crate) fn with_claims(name: String, scopes: Vec<ApiScope>, expires_s: u64) -> Self {
-        Self { name, scopes, everything: false, token_id: None, expires_s: Some(expires_s) }
-    }
-
-    /// True once its token is over.
-    pub(crate) fn is_over(&self, now_s: u64) -> bool {
-        self.expires_s.is_some_and(|end_s| end_s.saturating_add(CLOCK_SKEW_S) <= now_s)
+    /// The bearer of another issuer's token.
+    pub(crate) fn with_claims(name: String, scopes: Vec<ApiScope>) -> Self {
+        Self { name, scopes, everything: false, token_id: None }
     }
 
     fn has(&self, wanted: impl Fn(&ApiScope) -> bool) -> bool {
@@ -180,13 +171,7 @@ mod tests {
 
     fn who(name: &str, scopes: &[&str]) -> AuthorizedClient {
         let scopes = scopes.iter().map(|text| text.parse().unwrap()).collect();
-        AuthorizedClient {
-            name: name.into(),
-            scopes,
-            everything: false,
-            token_id: None,
-            expires_s: None,
-        }
+        AuthorizedClient { name: name.into(), scopes, everything: false, token_id: None }
     }
 
     #[test]

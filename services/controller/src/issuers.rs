@@ -95,7 +95,7 @@ fn bearer_of(settings: &LiveSettings, token: &str) -> Result<AuthorizedClient, P
             "'{name}' has no scope here: grant of [[controller.issuer]] {issuer} names subjects and groups with their scopes"
         )));
     }
-    Ok(AuthorizedClient::with_claims(name, scopes, bearer.expires_s))
+    Ok(AuthorizedClient::with_claims(name, scopes))
 }
 
 #[cfg(test)]

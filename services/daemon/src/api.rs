@@ -36,6 +36,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -45,7 +46,7 @@ use penstock_http::access::{ApiCaller, ReadAccess, ReadPolicy};
 use penstock_http::metrics::{MetricsText, render};
 use penstock_http::server::{ConnectionTracker, HttpConnection};
 use penstock_http::tokens::{OWNER, bearer};
-use penstock_http::{BODY_BYTES_MAX, ProblemDetails, REQUEST_TIMEOUT, ServiceRole};
+use penstock_http::{BODY_BYTES_MAX, ProblemDetails, REQUEST_TIMEOUT, ServiceRole, revocable};
 use utoipa::openapi::OpenApi;
 
 use crate::entity_tag::Precondition;
@@ -189,6 +190,7 @@ async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Ne
     let precondition = Precondition::of(request.method(), request.headers());
     let is_open = is_open(request.uri().path());
     let has_token = bearer(request.headers()).is_some();
+    let head = has_token.then(|| head_of(&request));
     let mut is_guarded = api.roles.iter().any(|role| role.guards(request.uri().path()));
     let allowed = match is_guarded {
         true => {
@@ -222,7 +224,13 @@ async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Ne
     let is_allowed = allowed.is_ok();
     let response = match allowed {
         Ok(()) => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
-            Ok(response) => precondition.apply(response).await,
+            Ok(response) => {
+                let response = match head.filter(|_| !is_guarded) {
+                    Some(head) => while_allowed(&api, head, response),
+                    None => response,
+                };
+                precondition.apply(response).await
+            }
             Err(_) => {
                 let text =
                     format!("the request did not arrive within {}s", REQUEST_TIMEOUT.as_secs());
@@ -242,6 +250,29 @@ async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Ne
     }
     api.traffic.count_answer(response.status());
     response
+}
+
+/// Method, path and headers of a request, without its body.
+fn head_of(request: &Request) -> Request {
+    let mut head = Request::new(Body::empty());
+    *head.method_mut() = request.method().clone();
+    *head.uri_mut() = request.uri().clone();
+    *head.headers_mut() = request.headers().clone();
+    head
+}
+
+/// Ends a stream of events when the token of its request is no longer valid for it. A role that guards its paths does that
+/// itself.
+fn while_allowed(api: &Arc<DaemonApi>, head: Request, response: Response) -> Response {
+    let api = Arc::clone(api);
+    revocable(response, move || {
+        let token = bearer(head.headers()).map(str::to_owned);
+        let (is_allowed, is_reading) = (allowed(&api, &head).is_ok(), reads(&head));
+        let api = Arc::clone(&api);
+        Box::pin(async move {
+            is_allowed || matches!(claims_allowed(&api, token, is_reading).await, Some(Ok(())))
+        })
+    })
 }
 
 /// True for the paths that need no credentials.

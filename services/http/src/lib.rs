@@ -19,6 +19,7 @@ mod malformed;
 pub mod metrics;
 mod problem;
 mod query_params;
+mod revocable_body;
 mod role;
 pub mod server;
 pub mod special_address;
@@ -34,6 +35,7 @@ pub use documented_responses::{Refused, Unavailable};
 pub use metrics::MetricWriter;
 pub use problem::{FieldProblem, PROBLEM_JSON, ProblemDetails, error_text};
 pub use query_params::{QueryParams, RawQuery};
+pub use revocable_body::{RightsCheck, revocable};
 pub use role::{RoleReloadError, ServiceRole};
 
 /// Longest body of a request, in bytes.

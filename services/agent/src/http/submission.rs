@@ -11,9 +11,11 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
-use futures_util::stream::{self, Stream};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
 use penstock_http::server::PeerAddress;
-use penstock_http::{ProblemDetails, QueryParams, RawQuery, Refused, Unavailable};
+use penstock_http::{ProblemDetails, QueryParams, RawQuery, Refused, Unavailable, revocable};
+use penstock_mover::Gatekeeper;
 use penstock_sys::net::is_own_address;
 use tokio::sync::watch;
 
@@ -117,7 +119,7 @@ pub(super) async fn follow(
     client: TransferClient,
     headers: HeaderMap,
     given: RawQuery,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ProblemDetails> {
+) -> Result<Response, ProblemDetails> {
     let mut params = QueryParams::new(given)?;
     let after: Option<u64> = params.parsed("after")?;
     let transfer: Option<u64> = params.parsed("transfer")?;
@@ -132,6 +134,12 @@ pub(super) async fn follow(
     let changes = submitted.follow();
     let after = last.or(after).unwrap_or(0);
     let ready = VecDeque::new();
+    // The daemon checks the other clients.
+    let caller = match &client {
+        TransferClient::Bearer(caller) => Some(caller.clone()),
+        TransferClient::Owner | TransferClient::Admitted => None,
+    };
+    let authorizer = Arc::clone(&api.authorizer);
     let follower = TransferFollower { api, submitted, changes, client, transfer, after, ready };
     let events = stream::unfold(follower, |mut follower| async {
         let event = follower.next().await?;
@@ -139,9 +147,15 @@ pub(super) async fn follow(
         let transfer = with_owner(&follower.api, TransferFacts::clone(&event.transfer));
         let data = serde_json::to_string(&transfer).expect("plain data");
         let event = Event::default().id(event.number.to_string()).event(kind).data(data);
-        Some((Ok(event), follower))
+        Some((Ok::<_, Infallible>(event), follower))
     });
-    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
+    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
+    let response = Sse::new(events).keep_alive(keep_alive).into_response();
+    let Some(caller) = caller else { return Ok(response) };
+    Ok(revocable(response, move || {
+        let is_valid = authorizer.still_admits(&caller);
+        Box::pin(async move { is_valid })
+    }))
 }
 
 impl TransferFollower {

@@ -5,17 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
-use futures_util::stream::{self, Stream};
-use penstock_http::{QueryParams, RawQuery, Refused, Unavailable};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use futures_util::stream::{self, StreamExt};
+use penstock_http::{ApiCaller, QueryParams, RawQuery, Refused, Unavailable, revocable};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::objects::EventFacts;
 use super::{ApiClient, PARAMETERS_PAGE};
+use crate::access::AuthorizedClient;
+use crate::issuers::identify;
 use crate::problem::{ProblemDetails, unavailable};
 use crate::repository::{events, now_ms};
 use crate::shared::ControllerState;
@@ -28,7 +31,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 struct Following {
     shared: Arc<ControllerState>,
-    who: crate::access::AuthorizedClient,
+    who: AuthorizedClient,
     request: Option<i64>,
     after: i64,
     ready: std::collections::VecDeque<EventFacts>,
@@ -44,9 +47,10 @@ struct Following {
 pub(super) async fn follow(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
+    caller: Option<Extension<ApiCaller>>,
     headers: HeaderMap,
     given: RawQuery,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ProblemDetails> {
+) -> Result<Response, ProblemDetails> {
     if !asking.who.is_client() {
         return Err(ProblemDetails::forbidden("the token needs the scope read or submit"));
     }
@@ -59,26 +63,56 @@ pub(super) async fn follow(
         Some(after) => after,
         None => events::last_id(&shared.database.pool).await.map_err(unavailable)?,
     };
+    let known = Identified {
+        shared: Arc::clone(&shared),
+        caller: caller.map(|Extension(caller)| caller),
+        who: asking.who.clone(),
+    };
     let following =
         Following { shared, who: asking.who, request, after, ready: Default::default() };
+    // The number alone is no event: a client whose connection is lost before the first one misses none.
+    let begin = Event::default().id(after.to_string());
+    let begin = stream::once(async { Ok::<_, Infallible>(begin) });
     let events = stream::unfold(following, |mut following| async {
         let event = following.next().await?;
         let data = serde_json::to_string(&event).expect("plain data");
         let event = Event::default().id(event.id.to_string()).event(event.kind).data(data);
         Some((Ok(event), following))
     });
-    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(Duration::from_secs(10))))
+    let keep_alive = KeepAlive::new().interval(Duration::from_secs(10));
+    let response = Sse::new(begin.chain(events)).keep_alive(keep_alive).into_response();
+    Ok(revocable(response, move || {
+        let known = known.clone();
+        Box::pin(async move { known.is_same().await })
+    }))
+}
+
+/// A client as its request was identified.
+#[derive(Clone)]
+struct Identified {
+    shared: Arc<ControllerState>,
+    caller: Option<ApiCaller>,
+    who: AuthorizedClient,
+}
+
+impl Identified {
+    /// True while the client has the rights with which it began. Keys of an issuer that cannot be fetched now end none.
+    async fn is_same(&self) -> bool {
+        match identify(&self.shared, &self.shared.settings(), self.caller.as_ref()).await {
+            Ok(who) => who == self.who,
+            Err(problem) => problem.status == StatusCode::SERVICE_UNAVAILABLE.as_u16(),
+        }
+    }
 }
 
 impl Following {
-    /// Returns the next event that the client may see; none when the controller stops or the client's token is over.
+    /// Returns the next event that the client may see; none when the controller stops.
     async fn next(&mut self) -> Option<EventFacts> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);
             }
-            let now_s = u64::try_from(now_ms() / 1000).unwrap_or(0);
-            if self.shared.stopping.load(Ordering::Relaxed) || self.who.is_over(now_s) {
+            if self.shared.stopping.load(Ordering::Relaxed) {
                 return None;
             }
             let shared = Arc::clone(&self.shared);
