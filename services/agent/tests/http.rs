@@ -261,6 +261,8 @@ fn owner_lists_changes_and_cancels_transfers() {
 fn statuses_match_documentation() {
     let running = start("127.0.0.1:0", MetricsAccess::Loopback);
     let large = format!("{{\"rate_bps\": \"{}\"}}", "1".repeat(BODY_BYTES_MAX));
+    // More than the buffers of a connection hold.
+    let huge = large.repeat(160);
     let one = "/api/v1/transfers/1";
     for (method, path, token, body, status, words) in [
         ("GET", "/healthz", None, "", 200, "ok"),
@@ -293,6 +295,8 @@ fn statuses_match_documentation() {
         ("PATCH", one, Some(TOKEN), "{\"writers\": 65535}", 400, "from 1 to 64"),
         ("PATCH", one, Some(TOKEN), "{", 400, "cannot read the change"),
         ("PATCH", one, Some(TOKEN), &large, 413, "error"),
+        ("PATCH", one, Some(TOKEN), &huge, 413, "error"),
+        ("PATCH", one, Some("wrong"), &huge, 401, "not this agent's"),
         (
             "PATCH",
             "/api/v1/transfers/2",

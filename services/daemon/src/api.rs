@@ -36,7 +36,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -191,6 +191,7 @@ async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Ne
     let is_open = is_open(request.uri().path());
     let has_token = bearer(request.headers()).is_some();
     let head = has_token.then(|| head_of(&request));
+    let has_body = !request.body().is_end_stream();
     let mut is_guarded = api.roles.iter().any(|role| role.guards(request.uri().path()));
     let allowed = match is_guarded {
         true => {
@@ -241,12 +242,12 @@ async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Ne
     };
     // A role that guards its paths has judged the token once it answers with success.
     let is_proven = is_allowed && (!is_guarded || response.status().is_success());
-    if has_token
-        && !is_open
-        && is_proven
-        && let Some(connection) = connection
-    {
-        connection.set_proven();
+    if let Some(connection) = connection {
+        // A client that still sends its body would miss the refusal.
+        connection.set_lingering(has_body && !response.status().is_success());
+        if has_token && !is_open && is_proven {
+            connection.set_proven();
+        }
     }
     api.traffic.count_answer(response.status());
     response
