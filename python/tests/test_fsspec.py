@@ -307,6 +307,17 @@ def test_failed_opens_change_nothing(fs: PenstockFileSystem, root: str, stored: 
         assert (stored / "f").read_bytes() == b"before", mode
 
 
+def test_rmdir_removes_nothing_unlisted(fs: PenstockFileSystem, root: str, stored: Path) -> None:
+    (stored / "d").mkdir()
+    (stored / "d" / "link").symlink_to("nowhere")
+    assert fs.ls(f"{root}/d") == []
+    with pytest.raises(OSError, match="not empty"):
+        fs.rmdir(f"{root}/d")
+    (stored / "d" / "link").unlink()
+    fs.rmdir(f"{root}/d")
+    assert os.listdir(stored) == []
+
+
 def test_directories_are_not_replaced(fs: PenstockFileSystem, root: str, stored: Path) -> None:
     (stored / "d" / "sub").mkdir(parents=True)
     (stored / "d" / "sub" / "f").write_bytes(b"kept")

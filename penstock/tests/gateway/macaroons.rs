@@ -38,7 +38,8 @@ fn mint(site: &Site, credentials: &str, path: &str, body: &str) -> String {
 
 fn status(site: &Site, credentials: &str, method: &str, path: &str) -> u16 {
     let body: &[u8] = if method == "PUT" { b"new" } else { b"" };
-    site.ask_as(credentials, method, path, &[("Depth", "0")], body).status
+    let depth = if method == "DELETE" { "infinity" } else { "0" };
+    site.ask_as(credentials, method, path, &[("Depth", depth)], body).status
 }
 
 #[test]

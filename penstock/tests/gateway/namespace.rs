@@ -257,6 +257,23 @@ fn moved_hard_link_is_gone() {
 }
 
 #[test]
+fn depth_zero_deletes_empty_only() {
+    let site = Site::new();
+    let directory = site.data.join("d/e");
+    fs::create_dir_all(&directory).unwrap();
+    // No listing shows it.
+    std::os::unix::fs::symlink("nowhere", directory.join("link")).unwrap();
+    fs::write(site.data.join("f"), "content").unwrap();
+    let delete = |path: &str, depth: &str| {
+        site.ask("DELETE", &format!("/store/data/{path}"), &[("depth", depth)], b"").status
+    };
+    assert_eq!([delete("d/e/", "0"), delete("d", "0"), delete("d", "1")], [409, 409, 400]);
+    fs::remove_file(directory.join("link")).unwrap();
+    assert_eq!([delete("d/e", "0"), delete("f", "0"), delete("d", "infinity")], [204; 3]);
+    assert!(site.names().is_empty());
+}
+
+#[test]
 fn too_deep_tree_gets_400() {
     let site = Site::new();
     let deep = ["d"; 300].join("/");

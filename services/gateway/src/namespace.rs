@@ -81,7 +81,10 @@ fn exists(shown: &str) -> ProblemDetails {
     ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, format!("{shown} exists"))
 }
 
-/// Answers `DELETE` of a file, or of a collection with all that is in it.
+/// Answers `DELETE` of a file, or of a collection with all that is in it; with `Depth: 0` of an empty one alone.
+///
+/// RFC 4918 section 9.6.1 gives `Depth: 0` no meaning here. Without it a client could remove an empty collection only by listing
+/// it first, and would remove what another client puts there meanwhile.
 pub(crate) async fn delete(
     gateway: &Arc<Gateway>,
     request: &DavRequest,
@@ -90,6 +93,12 @@ pub(crate) async fn delete(
     refuse_root(&place, "deleted")?;
     let shown = place.shown.clone();
     let (headers, is_collection) = (request.headers.clone(), request.path.is_collection());
+    let with_members = match request.header(HeaderName::from_static("depth")) {
+        None => true,
+        Some(depth) if depth.eq_ignore_ascii_case("infinity") => true,
+        Some("0") => false,
+        Some(_) => return Err(ProblemDetails::bad_request("Depth of DELETE: 0 or infinity")),
+    };
     let deleted = blocking(move || {
         let there = place.root.stat(native(&place.path))?;
         if let Err(problem) = check_write(&headers, Some(&Validators::of(&there))) {
@@ -97,6 +106,17 @@ pub(crate) async fn delete(
         }
         if is_collection && there.kind != Kind::Directory {
             return Ok(Err(ProblemDetails::conflict(format!("{}: not a directory", place.shown))));
+        }
+        if there.kind == Kind::Directory && !with_members {
+            return match place.root.remove_dir(native(&place.path)) {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                    Ok(Err(ProblemDetails::conflict(format!(
+                        "{}: not empty (Depth: 0); hidden files of running transfers count, too",
+                        place.shown
+                    ))))
+                }
+                removed => removed.map(Ok),
+            };
         }
         remove(&place.root, native(&place.path)).map(Ok)
     });
