@@ -35,13 +35,29 @@ pub(super) struct Work {
     pub(super) root: PathBuf,
 }
 
+/// File that marks a folder as one of an earlier measurement, which may be removed.
+const MARKER_FILE: &str = ".penstock-bench";
+
 impl Work {
     pub(super) fn new(root: &Path) -> Result<Self> {
-        if root.exists() && std::fs::read_dir(root)?.next().is_some() && !root.join("src").exists()
-        {
-            bail!("{} holds something else: name an empty folder with --dir", root.display());
+        let is_used = root.exists()
+            && std::fs::read_dir(root)
+                .with_context(|| format!("cannot list {}", root.display()))?
+                .next()
+                .is_some();
+        if is_used && !root.join(MARKER_FILE).is_file() {
+            bail!(
+                "{} holds something else, and would be removed: name an empty folder, or a new one, with --dir",
+                root.display()
+            );
         }
-        let _ = std::fs::remove_dir_all(root);
+        if is_used {
+            std::fs::remove_dir_all(root)
+                .with_context(|| format!("cannot remove {}", root.display()))?;
+        }
+        std::fs::create_dir_all(root)
+            .and_then(|()| std::fs::write(root.join(MARKER_FILE), ""))
+            .with_context(|| format!("cannot make {}", root.display()))?;
         let work = Self { root: root.to_path_buf() };
         for folder in ["src", "dst", "conf", "logs"] {
             let path = root.join(folder);
@@ -214,4 +230,32 @@ pub(super) fn sync_file_system(path: &Path) -> Result<()> {
 fn drop_caches() -> Result<()> {
     std::fs::write("/proc/sys/vm/drop_caches", "3")
         .context("cannot drop the page cache, and a source in memory would not measure the disk: run as root")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_folder_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let project = folder.path().join("project");
+        std::fs::create_dir_all(project.join("src")).unwrap();
+        std::fs::write(project.join("src/main.rs"), "fn main() {}").unwrap();
+        let refused = Work::new(&project).unwrap_err();
+        assert!(refused.to_string().contains("--dir"), "{refused}");
+        assert!(project.join("src/main.rs").exists());
+    }
+
+    #[test]
+    fn interrupted_measurement_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("work");
+        std::mem::forget(Work::new(&root).unwrap());
+        std::fs::write(root.join("src/large.bin"), "old").unwrap();
+        let work = Work::new(&root).unwrap();
+        assert!(!root.join("src/large.bin").exists());
+        drop(work);
+        assert!(!root.exists());
+    }
 }
