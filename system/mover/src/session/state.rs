@@ -305,11 +305,13 @@ impl Session {
         if wait.is_zero() {
             return Ok(());
         }
-        let start = Instant::now();
         let mut broken = false;
         while !wait.is_zero() && !self.is_over() {
-            // Short steps, to notice a new rate and the end of session or stream.
+            // Short steps, to notice a new rate and the end of session or stream. Each counts at once: at a low rate one
+            // wait takes longer than the interval between two samples.
+            let start = Instant::now();
             std::thread::sleep(wait.min(Duration::from_millis(100)));
+            add_since(&self.meter.waited_rate_us, start);
             if channel.is_broken()? {
                 self.pace.refund(bytes);
                 self.shared_pace.iter().for_each(|pace| pace.refund(bytes));
@@ -318,7 +320,6 @@ impl Session {
             }
             wait = left();
         }
-        add_since(&self.meter.waited_rate_us, start);
         if broken { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     }
 
@@ -472,8 +473,11 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
     use crate::base::test_options::plain_options;
+    use crate::net::transport::Transport;
 
     #[derive(Debug, Default)]
     struct Closed(AtomicBool);
@@ -494,5 +498,30 @@ mod tests {
         assert!(!closed.0.load(Ordering::SeqCst));
         session.end(SessionOutcome::Finished);
         assert!(closed.0.load(Ordering::SeqCst));
+    }
+
+    /// The rate meter and the tuner take samples while a stream waits.
+    #[test]
+    fn long_rate_wait_counts_meanwhile() {
+        let mut options = plain_options();
+        options.settings.rate_bps = Some(1_000);
+        let session = Session::new([1; 16], SessionKey([7; 32]), options, 1 << 20, None).unwrap();
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let channel = Channel::clear(Transport::Local(ours));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                // The second part waits for minutes.
+                session.wait_for_pace(64 << 10, &channel).unwrap();
+                session.wait_for_pace(64 << 10, &channel).unwrap();
+            });
+            let begun = Instant::now();
+            let waited_us = || session.meter.waited_rate_us.load(Ordering::Relaxed);
+            while waited_us() == 0 && begun.elapsed() < Duration::from_secs(20) {
+                std::thread::yield_now();
+            }
+            let is_waiting = !waiting.is_finished();
+            session.end(SessionOutcome::Finished);
+            assert!(is_waiting && begun.elapsed() < Duration::from_secs(20));
+        });
     }
 }
