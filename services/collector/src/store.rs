@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use penstock_daemon::sqlite::SqliteFault;
 use sqlx::sqlite::SqlitePool;
 use tokio::sync::mpsc;
 
@@ -116,7 +117,7 @@ impl Store {
             return Ok(pool);
         }
         let pool = match database::open(&self.path, self.limit_bytes).await {
-            Err(error) if database::is_damaged(&error) => {
+            Err(error) if database::fault_of(&error) == Some(SqliteFault::Damaged) => {
                 self.set_aside(&error);
                 database::open(&self.path, self.limit_bytes).await?
             }
@@ -133,17 +134,13 @@ impl Store {
         self.health.damaged.fetch_add(1, Ordering::Relaxed);
         *self.pool.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        let aside = self.path.with_extension("db.damaged");
-        tracing::error!(
-            "{} is damaged ({error}): renamed to {}, a new one is created",
-            self.path.display(),
-            aside.display()
-        );
-        let _ = std::fs::rename(&self.path, aside);
-        for suffix in ["-wal", "-shm"] {
-            let mut other = self.path.clone().into_os_string();
-            other.push(suffix);
-            let _ = std::fs::remove_file(other);
+        let path = self.path.display();
+        match penstock_daemon::sqlite::set_aside(&self.path) {
+            Ok(aside) => tracing::error!(
+                "{path} is damaged ({error}): renamed to {}, a new one is created",
+                aside.display()
+            ),
+            Err(refused) => tracing::error!("{path} is damaged ({error}): {refused}"),
         }
     }
 
@@ -239,8 +236,14 @@ impl Store {
 
     async fn failed(&self, error: &sqlx::Error, last_log: &mut Option<Instant>) {
         self.health.errors.fetch_add(1, Ordering::Relaxed);
+        let fault = database::fault_of(error);
+        let remedy = match fault {
+            Some(SqliteFault::Damaged) => "it is renamed, and a new one is created",
+            Some(fault) => fault.remedy(),
+            None => "repair the file, or move it away to begin a new one",
+        };
         let line = format!(
-            "cannot store telemetry in {}: {error}: live figures continue; free space or repair the file",
+            "cannot store telemetry in {}: {error}: live figures continue; {remedy}",
             self.path.display()
         );
         if last_log.is_none_or(|last_log| last_log.elapsed() >= LOG_INTERVAL) {
@@ -248,12 +251,12 @@ impl Store {
             *last_log = Some(Instant::now());
         }
         self.set_trouble(Some(line));
-        if database::is_damaged(error) {
+        if fault == Some(SqliteFault::Damaged) {
             if let Some(pool) = self.pool() {
                 pool.close().await;
             }
             self.set_aside(error);
-        } else if database::is_full(error)
+        } else if fault == Some(SqliteFault::Full)
             && let Some(pool) = self.pool()
         {
             // At the configured limit the oldest rows are removed. A full disk needs its operator.

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
+use penstock_daemon::sqlite::SqliteFault;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
@@ -180,20 +181,9 @@ pub(super) async fn open(path: &Path, limit_bytes: u64) -> Result<SqlitePool, sq
     Ok(pool)
 }
 
-fn code(error: &sqlx::Error) -> Option<i32> {
-    let sqlx::Error::Database(error) = error else { return None };
-    // The lower eight bits are the primary code.
-    error.code()?.parse::<i32>().ok().map(|code| code & 0xFF)
-}
-
-/// Returns true for SQLITE_CORRUPT and SQLITE_NOTADB.
-pub(super) fn is_damaged(error: &sqlx::Error) -> bool {
-    matches!(code(error), Some(11 | 26))
-}
-
-/// Returns true for SQLITE_FULL.
-pub(super) fn is_full(error: &sqlx::Error) -> bool {
-    code(error) == Some(13)
+/// Fault that an operator can mend.
+pub(super) fn fault_of(error: &sqlx::Error) -> Option<SqliteFault> {
+    SqliteFault::of_code(&error.as_database_error()?.code()?)
 }
 
 pub(super) async fn newest(pool: &SqlitePool) -> Result<Option<i64>, sqlx::Error> {
@@ -684,7 +674,7 @@ mod tests {
             match write(&pool, &one, &mut HashMap::new()).await {
                 Ok(()) => {}
                 Err(error) => {
-                    assert!(is_full(&error), "{error}");
+                    assert!((fault_of(&error) == Some(SqliteFault::Full)), "{error}");
                     full += 1;
                     drop_oldest(&pool).await.unwrap();
                     write(&pool, &one, &mut HashMap::new()).await.unwrap();

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use penstock_daemon::sqlite::SqliteFault;
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
+use sqlx::error::DatabaseError as _;
+use sqlx::sqlite::SqliteError;
 use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, ConnectOptions, Connection, Row};
 use tokio::sync::oneshot;
 
@@ -47,12 +50,21 @@ pub(crate) struct Database {
 
 /// A database that cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum OpenError {
+#[error("database {database}: {fault}")]
+pub(crate) struct OpenError {
+    /// File, or URL without a password.
+    database: String,
+    fault: OpenFault,
+}
+
+/// Fault of a database, or of its URL.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenFault {
     #[error("it is no database: write sqlite://FILE or postgres://USER@HOST/NAME")]
     UnknownKind,
-    #[error("cannot use the database: {0}{remedy}", remedy = remedy(.0))]
+    #[error("{0}{remedy}", remedy = remedy(.0))]
     Connect(sqlx::Error),
-    #[error("cannot create the tables of the database: {0}")]
+    #[error("cannot create the tables: {0}{remedy}", remedy = remedy(.0))]
     Migrate(sqlx::Error),
     #[error(
         "the tables have format {version}, newer than {known}: use the penstock that made them, or another database"
@@ -62,35 +74,60 @@ pub(crate) enum OpenError {
     Older,
 }
 
-/// Remedy for an error of a connection.
-fn remedy(error: &sqlx::Error) -> &'static str {
-    const SQLITE_CANTOPEN: i32 = 14;
-    let code = error.as_database_error().and_then(|error| error.code()?.parse::<i32>().ok());
-    // The lower eight bits are the primary code.
-    match code.map(|code| code & 0xFF) {
-        Some(SQLITE_CANTOPEN) => {
-            ": its directory must exist, and this user must be able to write there: see database in [controller], \
-             without which it is controller.db in the state directory"
+/// Remedy for an error of SQLite.
+fn remedy(error: &sqlx::Error) -> String {
+    match sqlite_fault(error) {
+        Some(fault @ SqliteFault::NotWritable) => format!(
+            ": {}; database in [controller] names it, without which it is controller.db in the state directory",
+            fault.remedy()
+        ),
+        Some(fault) => format!(": {}", fault.remedy()),
+        None => String::new(),
+    }
+}
+
+/// Fault of SQLite that an operator can mend. Codes of PostgreSQL are numbers, too.
+pub(super) fn sqlite_fault(error: &sqlx::Error) -> Option<SqliteFault> {
+    let error = error.as_database_error()?.try_downcast_ref::<SqliteError>()?;
+    SqliteFault::of_code(&error.code()?)
+}
+
+/// A database as shown to operators: its file, or its URL without a password and parameters.
+fn shown(url: &str) -> String {
+    let url = url.split_once('?').map_or(url, |(url, _)| url);
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    if scheme == "sqlite" {
+        return rest.to_owned();
+    }
+    match rest.rsplit_once('@') {
+        Some((login, host)) => {
+            let user = login.split_once(':').map_or(login, |(user, _)| user);
+            format!("{scheme}://{user}@{host}")
         }
-        _ => "",
+        None => url.to_owned(),
     }
 }
 
 /// Returns the database system of a URL.
-pub(crate) fn kind(url: &str) -> Result<DatabaseKind, OpenError> {
+pub(crate) fn kind(url: &str) -> Result<DatabaseKind, OpenFault> {
     match url.split_once(':') {
         Some(("sqlite", _)) => Ok(DatabaseKind::Sqlite),
         Some(("postgres" | "postgresql", _)) => Ok(DatabaseKind::Postgres),
-        _ => Err(OpenError::UnknownKind),
+        _ => Err(OpenFault::UnknownKind),
     }
 }
 
 impl Database {
     /// Opens the database and migrates its tables.
     pub(crate) async fn open(url: &str) -> Result<Self, OpenError> {
+        let opened = Self::open_url(url).await;
+        opened.map_err(|fault| OpenError { database: shown(url), fault })
+    }
+
+    async fn open_url(url: &str) -> Result<Self, OpenFault> {
         sqlx::any::install_default_drivers();
         let kind = kind(url)?;
-        let failed = OpenError::Connect;
+        let failed = OpenFault::Connect;
         let options: AnyConnectOptions = url.parse().map_err(failed)?;
         // A test checks SQLite's plans of all logged statements.
         let options = match kind {
@@ -111,9 +148,9 @@ impl Database {
 
     /// Opens an SQLite database in memory, which lasts as long as this value. `name` distinguishes such databases of one
     /// process. No change may run beside a query: connections to such a database lock tables, not snapshots.
-    pub(crate) async fn open_in_memory(name: &str) -> Result<Self, OpenError> {
+    pub(crate) async fn open_in_memory(name: &str) -> Result<Self, OpenFault> {
         sqlx::any::install_default_drivers();
-        let failed = OpenError::Connect;
+        let failed = OpenFault::Connect;
         let kind = DatabaseKind::Sqlite;
         // SQLite shares a database in memory between connections only where its name is a URI.
         let url = format!("sqlite:file:{name}?mode=memory");
@@ -236,11 +273,41 @@ pub(crate) async fn allocate_ids(
 mod tests {
     use super::*;
 
+    fn open_error(path: &std::path::Path) -> String {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let url = format!("sqlite://{}?mode=rwc", path.display());
+        runtime.block_on(Database::open(&url)).unwrap_err().to_string()
+    }
+
     #[test]
     fn missing_directory_names_the_remedy() {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        let opened = runtime.block_on(Database::open("sqlite:///proc/none/c.db?mode=rwc"));
-        let error = opened.unwrap_err().to_string();
+        let error = open_error("/proc/none/c.db".as_ref());
+        assert!(error.starts_with("database /proc/none/c.db: "), "{error}");
         assert!(error.contains("its directory must exist"), "{error}");
+    }
+
+    #[test]
+    fn damaged_file_names_the_remedy() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("c.db");
+        std::fs::write(&path, "no database, and longer than a header".repeat(8)).unwrap();
+        let error = open_error(&path);
+        assert!(error.contains("restore it from a copy"), "{error}");
+    }
+
+    #[test]
+    fn shown_url_has_no_password() {
+        for (url, text) in [
+            ("sqlite:///var/lib/penstock/c.db?mode=rwc", "/var/lib/penstock/c.db"),
+            (
+                "postgres://u:s3@cr:t@db.example.org/penstock?sslmode=require",
+                "postgres://u@db.example.org/penstock",
+            ),
+            ("postgres://u@db/penstock", "postgres://u@db/penstock"),
+            ("postgres:///penstock?user=u&password=p", "postgres:///penstock"),
+            ("none", "none"),
+        ] {
+            assert_eq!(shown(url), text, "{url}");
+        }
     }
 }

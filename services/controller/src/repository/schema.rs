@@ -10,7 +10,7 @@
 
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row};
 
-use super::db::{DatabaseKind, OpenError};
+use super::db::{DatabaseKind, OpenFault};
 
 /// Migrations; each brings a database to the version of its index, counted from 1. Released ones never change; append
 /// new ones.
@@ -166,7 +166,7 @@ ALTER TABLE request ADD COLUMN transport_reason TEXT;
 pub(crate) async fn migrate(
     connection: &mut AnyConnection,
     kind: DatabaseKind,
-) -> Result<(), OpenError> {
+) -> Result<(), OpenFault> {
     run_scripts(connection, kind, &MIGRATIONS).await
 }
 
@@ -175,8 +175,8 @@ async fn run_scripts(
     connection: &mut AnyConnection,
     kind: DatabaseKind,
     scripts: &[&str],
-) -> Result<(), OpenError> {
-    let failed = OpenError::Migrate;
+) -> Result<(), OpenFault> {
+    let failed = OpenFault::Migrate;
     let mut tx = connection.begin().await.map_err(failed)?;
     if kind == DatabaseKind::Postgres {
         // Of several controllers that start together one creates the tables.
@@ -189,11 +189,15 @@ async fn run_scripts(
         sqlx::query("SELECT CAST(COALESCE(MAX(version), 0) AS BIGINT) FROM schema_version");
     let version: i64 = version.fetch_one(&mut *tx).await.map_err(failed)?.get(0);
     if version > scripts.len() as i64 {
-        return Err(OpenError::Newer { version, known: scripts.len() });
+        return Err(OpenFault::Newer { version, known: scripts.len() });
     }
     let known = sqlx::query("SELECT last FROM batch LIMIT 1");
-    if version > 0 && known.fetch_optional(&mut *tx).await.is_err() {
-        return Err(OpenError::Older);
+    if version > 0
+        && let Err(error) = known.fetch_optional(&mut *tx).await
+    {
+        // A damaged file says nothing about its version.
+        let is_fault = super::db::sqlite_fault(&error).is_some();
+        return Err(if is_fault { failed(error) } else { OpenFault::Older });
     }
     let (bytes, without_rowid) = match kind {
         DatabaseKind::Sqlite => ("BLOB", " WITHOUT ROWID"),
