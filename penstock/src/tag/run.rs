@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -61,14 +61,15 @@ pub(super) struct TagRunArgs {
 /// Detach everything that tag run attached, and delete its rules and counters
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Only what is pinned in the directory is removed; other programs at the same interfaces stay.
+Only what is pinned in the directory is removed; other programs at the same interfaces stay. \
+Without --pin it succeeds where nothing is attached.
 
 Examples:
   penstock tag stop")]
 pub(super) struct StopArgs {
-    /// Directory that tag run was given
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN)]
-    pin: PathBuf,
+    /// Directory that tag run was given [default: /sys/fs/bpf/penstock]
+    #[arg(long, value_name = "DIR")]
+    pin: Option<PathBuf>,
 }
 
 fn lifetime(text: &str) -> anyhow::Result<Duration> {
@@ -100,13 +101,19 @@ pub(super) fn run(args: TagRunArgs, as_json: bool) -> Result<Code, CommandFailur
 }
 
 pub(super) fn stop(args: &StopArgs, as_json: bool) -> Result<Code, CommandFailure> {
-    let removed = remove(&args.pin).map_err(|error| failure(error.into()))?;
+    let removed = match remove(args.pin.as_deref().unwrap_or(Path::new(DEFAULT_PIN))) {
+        // What removes a marker from many hosts also meets those on which none has run.
+        Err(MarkerError::Absent(_)) if args.pin.is_none() => Vec::new(),
+        removed => removed.map_err(|error| failure(error.into()))?,
+    };
     if as_json {
         writeln!(
             io::stdout(),
             "{}",
             json!(Stopped { detached: removed.iter().map(ToString::to_string).collect() })
         )?;
+    } else if removed.is_empty() {
+        writeln!(io::stdout(), "nothing was attached")?;
     } else {
         for one in removed {
             writeln!(io::stdout(), "detached from {one}")?;
