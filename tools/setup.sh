@@ -118,15 +118,18 @@ for purpose in "$@"; do
             ;;
         kubernetes)
             # A cluster with the Helm chart. Its services are run by the test alone: masked, they never start.
-            services="$services etcd containerd"
+            services="$services etcd containerd postgresql"
             need etcd etcd-server
             need containerd containerd
             need runc runc
             [ -x /usr/lib/cni/ptp ] || missing="$missing containernetworking-plugins"
+            ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
             need iptables iptables
+            need ipset ipset
             need ip iproute2
             need nsenter util-linux
             need openssl openssl
+            need curl curl
             need buildah buildah
             need cc gcc libc6-dev
             need git git

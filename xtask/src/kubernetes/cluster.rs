@@ -22,6 +22,9 @@ pub(super) const START_LIMIT: Duration = Duration::from_secs(240);
 /// Network of the nodes; the control plane has the first address, node N the address 10 + N.
 const NODE_NETWORK: &str = "10.99.0";
 
+/// The same of IPv6, which nodes alone have: flow labels exist there only.
+const NODE_NETWORK_V6: &str = "fd00:99:";
+
 /// Networks of the pods: node N has the third number N.
 const POD_NETWORK: &str = "10.98";
 
@@ -97,6 +100,23 @@ impl KubernetesCluster {
     /// A command in the network of the control plane.
     pub(super) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         in_network(&self.network(0), program)
+    }
+
+    /// A command in the network of a node.
+    pub(super) fn node_command(
+        &self,
+        node: usize,
+        program: impl AsRef<std::ffi::OsStr>,
+    ) -> Command {
+        in_network(&self.network(node), program)
+    }
+
+    /// A command in the network and among the mounts of a node.
+    pub(super) fn node_mounts_command(&self, node: usize, program: &str) -> Command {
+        let process = self.nodes[node - 1].child.id();
+        let mut command = self.node_command(node, "nsenter");
+        command.arg(format!("--mount=/proc/{process}/ns/mnt")).arg(program);
+        command
     }
 
     fn network(&self, node: usize) -> String {
@@ -237,6 +257,7 @@ impl KubernetesCluster {
         inside(&control, &["link", "set", "lo", "up"])?;
         inside(&control, &["link", "add", "br0", "type", "bridge"])?;
         inside(&control, &["address", "add", &format!("{NODE_NETWORK}.1/24"), "dev", "br0"])?;
+        inside(&control, &["address", "add", &format!("{}/24", stranger_address()), "dev", "br0"])?;
         inside(&control, &["link", "set", "br0", "up"])?;
         for number in 1..=nodes {
             let network = self.network(number);
@@ -250,6 +271,8 @@ impl KubernetesCluster {
             inside(&network, &["link", "set", "lo", "up"])?;
             let address = format!("{}/24", node_address(number));
             inside(&network, &["address", "add", &address, "dev", "eth0"])?;
+            let address = format!("{}/64", node_address_v6(number));
+            inside(&network, &["address", "add", &address, "dev", "eth0", "nodad"])?;
             inside(&network, &["link", "set", "eth0", "up"])?;
         }
         for here in 0..=nodes {
@@ -283,6 +306,7 @@ impl KubernetesCluster {
                 .replace("@NAME@", &name)
                 .replace("@CLUSTER@", &self.name)
                 .replace("@PODS@", &format!("{POD_NETWORK}.{number}.0/24"))
+                .replace("@SERVICES@", SERVICE_NETWORK)
                 .replace("@ADMIN@", &self.path("admin.conf").display().to_string())
                 .replace("@HOST_FILES@", &self.host_path().display().to_string())
                 .replace("@ADDRESS@", &node_address(number))
@@ -304,6 +328,7 @@ impl KubernetesCluster {
             .args(["sh", "-euc", &fill(NODE_SCRIPT)])
             .env("KUBELET", tools::path(&self.root, Tool::Kubelet)?)
             .env("KUBE_PROXY", tools::path(&self.root, Tool::KubeProxy)?)
+            .env("KUBE_ROUTER", tools::path(&self.root, Tool::KubeRouter)?)
             .env("IMAGES", images.collect::<Vec<_>>().join(" "))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -382,8 +407,24 @@ pub(super) fn node_name(number: usize) -> String {
     format!("n{number}")
 }
 
-fn node_address(number: usize) -> String {
+/// IPv4 address of a node.
+pub(super) fn node_address(number: usize) -> String {
     format!("{NODE_NETWORK}.{}", 10 + number)
+}
+
+/// IPv6 address of a node.
+pub(super) fn node_address_v6(number: usize) -> String {
+    format!("{NODE_NETWORK_V6}:{}", 10 + number)
+}
+
+/// IPv4 address of the control plane, which pods reach.
+pub(super) fn control_address() -> String {
+    format!("{NODE_NETWORK}.1")
+}
+
+/// A second address there, which network policies do not name.
+pub(super) fn stranger_address() -> String {
+    format!("{NODE_NETWORK}.2")
 }
 
 /// Items of a list.

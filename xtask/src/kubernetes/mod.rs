@@ -2,11 +2,16 @@
 //!
 //! [`tools`] builds programs from Go modules once, [`chart`] renders and checks. `--cluster` also builds those of a cluster,
 //! starts control plane and nodes in network namespaces (`cluster`), and runs `scenario`: two agents, a controller and a
-//! collector, 500 files each time, a killed pod, a drained node, an upgrade, an uninstallation. It needs root and the
+//! collector (`installed_chart`), 500 files each time (`copies`), a killed pod, a drained node, an upgrade, an uninstallation;
+//! then tuned nodes, marker and sampler (`node_parts`), and two controllers with PostgreSQL (`database`). It needs root and the
 //! packages of `tools/setup.sh kubernetes`. `make test` builds the first programs alone, and goes on where Go is missing.
 
 pub mod chart;
 mod cluster;
+mod copies;
+mod database;
+mod installed_chart;
+mod node_parts;
 mod scenario;
 pub mod tools;
 

@@ -1,7 +1,7 @@
-//! Programs of Kubernetes, Helm and kubeconform, built from Go modules and kept by version.
+//! Programs of Kubernetes, Helm, kubeconform and kube-router, built from Go modules and kept by version.
 //!
-//! `xtask/kubernetes/go.mod` and `go.sum` pin every module; one module for all programs, so that what they share compiles
-//! once. The programs are in `target/kubernetes/bin/NAME-VERSION`, the caches of Go in `target/go`.
+//! `xtask/kubernetes/go.mod` and `go.sum` pin every module but that of kube-router; one module for all programs, so that what
+//! they share compiles once. The programs are in `target/kubernetes/bin/NAME-VERSION`, the caches of Go in `target/go`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,6 +17,13 @@ const MODULE: &str = "xtask/kubernetes";
 
 /// Path of the module of Kubernetes.
 const KUBERNETES_MODULE: &str = "k8s.io/kubernetes";
+
+/// Module of the program that enforces network policies. `go.mod` does not name it: it needs older modules of Kubernetes. The
+/// database of sums checks it and the modules of its own `go.sum`.
+const ROUTER_MODULE: &str = "github.com/cloudnativelabs/kube-router/v2";
+
+/// Version of that module.
+const ROUTER_VERSION: &str = "v2.1.0";
 
 /// A program that this module builds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -37,13 +44,16 @@ pub enum Tool {
     KubeApiserver,
     /// The client
     Kubectl,
+    /// Network policies, as filters of each node
+    KubeRouter,
 }
 
 impl Tool {
     /// Programs that a cluster needs, cheap ones first.
-    pub(super) const CLUSTER: [Self; 7] = [
+    pub(super) const CLUSTER: [Self; 8] = [
         Self::Helm,
         Self::Kubectl,
+        Self::KubeRouter,
         Self::KubeScheduler,
         Self::KubeProxy,
         Self::Kubelet,
@@ -63,6 +73,7 @@ impl Tool {
             Self::KubeControllerManager => "kube-controller-manager",
             Self::KubeApiserver => "kube-apiserver",
             Self::Kubectl => "kubectl",
+            Self::KubeRouter => "kube-router",
         }
     }
 
@@ -71,6 +82,7 @@ impl Tool {
         match self {
             Self::Helm => "helm.sh/helm/v3",
             Self::Kubeconform => "github.com/yannh/kubeconform",
+            Self::KubeRouter => ROUTER_MODULE,
             _ => KUBERNETES_MODULE,
         }
     }
@@ -81,7 +93,10 @@ impl Tool {
 /// # Errors
 /// When the module file does not pin it.
 pub fn path(root: &Path, tool: Tool) -> Result<PathBuf> {
-    let version = version(root, tool.module())?;
+    let version = match tool {
+        Tool::KubeRouter => ROUTER_VERSION.to_owned(),
+        _ => version(root, tool.module())?,
+    };
     Ok(root.join("target/kubernetes/bin").join(format!("{}-{version}", tool.name())))
 }
 
@@ -105,9 +120,17 @@ pub fn build(root: &Path, tool: Tool) -> Result<PathBuf> {
     let begun = Instant::now();
     println!("kubernetes: building {}", tool.name());
     let package = format!("{}/cmd/{}", tool.module(), tool.name());
-    let new = program.with_extension("new");
     let flags = link_flags(root, tool)?;
-    run(go(root)?.args(["build", "-ldflags", &flags, "-o"]).arg(&new).arg(package))?;
+    let folder = root.join("target/kubernetes/new");
+    let new = folder.join(tool.name());
+    let mut command = go(root)?;
+    if tool == Tool::KubeRouter {
+        command.args(["install", "-ldflags", &flags]).env("GOBIN", &folder);
+        command.arg(format!("{package}@{ROUTER_VERSION}"));
+    } else {
+        command.args(["build", "-ldflags", &flags, "-o"]).arg(&new).arg(package);
+    }
+    run(&mut command)?;
     std::fs::rename(&new, &program).with_context(|| new.display().to_string())?;
     println!("kubernetes: {} in {:.0} s", program.display(), begun.elapsed().as_secs_f64());
     Ok(program)
@@ -150,7 +173,7 @@ fn link_flags(root: &Path, tool: Tool) -> Result<String> {
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
     let base = "k8s.io/component-base/version";
     let set = match tool {
-        Tool::Kubeconform => Vec::new(),
+        Tool::Kubeconform | Tool::KubeRouter => Vec::new(),
         Tool::Helm => {
             let module = tool.module();
             let own = version(root, module)?;
@@ -185,7 +208,8 @@ fn version(root: &Path, module: &str) -> Result<String> {
 /// The command `go` in the module, with its caches in the target folder.
 fn go(root: &Path) -> Result<Command> {
     let caches = root.join("target/go");
-    for folder in [caches.join("tmp"), root.join("target/kubernetes/bin")] {
+    let programs = root.join("target/kubernetes");
+    for folder in [caches.join("tmp"), programs.join("bin"), programs.join("new")] {
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     }
     let mut command = Command::new("go");
