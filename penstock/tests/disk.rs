@@ -1,4 +1,4 @@
-//! `penstock disk` by its command line, against a target in this process; `tests/nvmeof.rs` has the kernel's.
+//! `penstock disk` by its command line, against a target in this process; `tests/nvmeof` has the kernel's.
 
 mod common;
 #[allow(dead_code, reason = "the tests of system/disk use the rest")]
@@ -241,8 +241,10 @@ fn export_at_agent_needs_scope() {
     for path in [&image, &other] {
         fs::write(path, vec![0; 8192]).unwrap();
     }
-    let export =
-        |path: &Path| disk(&here, &["export", text(path), "--to", HOST, "--at", &agent.http]);
+    let export_to = |host: &str, path: &Path| {
+        disk(&here, &["export", text(path), "--to", host, "--at", &agent.http])
+    };
+    let export = |path: &Path| export_to("nqn.2020-01.org.example:i", path);
     let remove = |name: &str| disk(&here, &["remove", &format!("{}/{name}", agent.http)]);
     fails(&export(&image), 5, "penstock login");
     login(&here, &there, &agent, "disk:*");
@@ -250,6 +252,7 @@ fn export_at_agent_needs_scope() {
     fails(&remove("run-7"), 5, "--scope disk.export");
     login(&here, &there, &agent, "disk.export");
     fails(&export(&other), 5, "[disks] allow");
+    fails(&export_to(HOST, &image), 1, "one of disk run-7 of the configuration");
     fails(&remove("run-7"), 1, "of the configuration");
     fails(&remove("run-8"), 1, "no disk is called");
     if !Path::new("/sys/kernel/config/nvmet").exists() {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use penstock_agent::http::disks::DiskExportBody;
 use penstock_disk::DEFAULT_PORT;
-use penstock_disk::export::{ExportRequest, ExportStore};
+use penstock_disk::export::{AdmittedHost, ExportRequest, ExportStore};
 use penstock_disk::nvme::nqn;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -65,11 +65,11 @@ pub(super) fn run(args: &ExportArgs, json: bool) -> Result<Code, CommandFailure>
     addresses.dedup();
     // Before the first object is made: a signal then removes them all.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let admitted = |nqn: &String| AdmittedHost { nqn: nqn.clone(), secret: secret.clone() };
     let request = ExportRequest {
         name,
         path: args.path.clone(),
-        hosts: args.to.clone(),
-        secret,
+        hosts: args.to.iter().map(admitted).collect(),
         transport: args.transport.into(),
         listens: addresses.into_iter().map(|ip| SocketAddr::new(ip, args.port)).collect(),
     };
@@ -134,8 +134,12 @@ fn export_at(
         return Ok(Code::Done);
     }
     let hosts = penstock_units::display_count(disk.hosts.len() as u64, "host");
+    let secrets = match disk.has_secret {
+        true => "; each has a secret of its own, which penstock disk connect --agent learns",
+        false => "",
+    };
     print(&format!(
-        "the agent exports {path} as {} on {} over {transport} to {hosts}\n",
+        "the agent exports {path} as {} on {} over {transport} to {hosts}{secrets}\n",
         disk.nqn,
         disk.listens.join(" and ")
     ))

@@ -469,7 +469,7 @@ fn objects_of_kernel_features_are_documented() {
     compare_all(&KERNEL);
 }
 
-/// Objects of commands that need an NVMe target: `tests/disk.rs` and, in guests, `tests/nvmeof.rs` read them.
+/// Objects of commands that need an NVMe target: `tests/disk.rs` and, in guests, `tests/nvmeof` read them.
 const OF_NVME_TARGETS: [&str; 5] =
     ["disk stream", "disk export", "disk remove", "disk connect", "disk disconnect"];
 

@@ -5,6 +5,10 @@
 //! are kept in the state directory and made again at the next start. A disk that cannot be exported is logged with the
 //! remedy and tried again at the next reload: the mover works without it.
 //!
+//! Each host of the API's disks has a secret of its own, made when the first of them admits it and dropped with the last:
+//! a host that is admitted again gets another. The kernel has one secret for each host, of all its disks, so a host of the
+//! configuration, whose secret is the operator's or none, is not admitted by the API.
+//!
 //! Not for disks of `penstock disk export`, which have their own process; both have their records in one directory.
 
 use std::fmt;
@@ -14,7 +18,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use penstock_daemon::state::StateDir;
-use penstock_disk::export::{DiskExport, ExportRequest, ExportStore};
+use penstock_disk::export::{AdmittedHost, DiskExport, ExportRequest, ExportStore};
 use penstock_disk::nvme::auth::HostSecret;
 use penstock_disk::nvme::nqn;
 use penstock_disk::{DiskError, FabricsTransport};
@@ -24,6 +28,8 @@ use crate::http::disks::{DiskConnectionFacts, DiskFacts};
 mod requested;
 
 pub use requested::{DiskExportPolicy, RequestedDisk, RequestedDisksError};
+
+use requested::RequestedDisks;
 
 /// Directory of the records in the state directory, as `penstock disk` has it.
 const RECORDS: &str = "disks";
@@ -52,6 +58,17 @@ impl DiskOrigin {
     }
 }
 
+/// Secrets that the hosts of a disk need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DiskSecrets {
+    /// None: the name of a host is enough.
+    None,
+    /// The one in this file, for all hosts.
+    Shared(PathBuf),
+    /// One of its own for each host, made by the agent.
+    PerHost,
+}
+
 /// Disk to export, with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskConfig {
@@ -65,8 +82,8 @@ pub struct DiskConfig {
     pub transport: FabricsTransport,
     /// Addresses and ports on which the target listens.
     pub listens: Vec<SocketAddr>,
-    /// File with a secret that the hosts need.
-    pub secret_file: Option<PathBuf>,
+    /// Secrets that the hosts need.
+    pub secrets: DiskSecrets,
     /// Origin of the disk.
     pub origin: DiskOrigin,
 }
@@ -88,6 +105,16 @@ pub enum DiskExportError {
     /// The operator does not allow clients of the API to export it.
     #[error("{}: no file or device below the paths that the operator allows ([disks] allow)", .0.display())]
     Path(PathBuf),
+    /// The host has its secret, or none, from the configuration.
+    #[error(
+        "the host {host} is one of disk {disk} of the configuration of the agent, and Linux has one secret for each host: its operator adds the disk there"
+    )]
+    ConfiguredHost {
+        /// Qualified name of the host.
+        host: String,
+        /// Name of the disk of the configuration.
+        disk: String,
+    },
 }
 
 /// Reason why the agent withholds address and secret of a disk.
@@ -170,7 +197,7 @@ pub trait TargetExport: fmt::Debug + Send {
     ///
     /// # Errors
     /// When the target refuses: the export is then as before.
-    fn admit(&mut self, host: &str, secret: Option<&HostSecret>) -> Result<(), DiskError>;
+    fn admit(&mut self, host: &AdmittedHost) -> Result<(), DiskError>;
 
     /// Ends the export and the connections of its hosts.
     ///
@@ -197,8 +224,8 @@ impl ExportTarget for KernelTarget {
 }
 
 impl TargetExport for DiskExport {
-    fn admit(&mut self, host: &str, secret: Option<&HostSecret>) -> Result<(), DiskError> {
-        Self::admit(self, host, secret)
+    fn admit(&mut self, host: &AdmittedHost) -> Result<(), DiskError> {
+        Self::admit(self, host)
     }
 
     fn remove(self: Box<Self>) -> Result<(), DiskError> {
@@ -214,11 +241,11 @@ struct KnownDisk {
     export: Result<ActiveExport, DiskExportError>,
 }
 
-/// An export with the secret of its hosts.
+/// An export with the secrets of its hosts.
 #[derive(Debug)]
 struct ActiveExport {
     export: Box<dyn TargetExport>,
-    secret: Option<HostSecret>,
+    hosts: Vec<AdmittedHost>,
 }
 
 /// Disks that the agent exports.
@@ -227,8 +254,8 @@ pub struct ExportedDisks {
     state: StateDir,
     target: Box<dyn ExportTarget>,
     policy: DiskExportPolicy,
-    /// Disks that clients of the API export, as the state directory has them.
-    requested: Vec<RequestedDisk>,
+    /// Disks that clients of the API export, with the secrets of their hosts, as the state directory has them.
+    requested: RequestedDisks,
     disks: Vec<KnownDisk>,
     is_stopped: bool,
 }
@@ -258,7 +285,7 @@ impl ExportedDisks {
         }
         let requested = requested::read(state).unwrap_or_else(|error| {
             tracing::error!("disks that clients exported are lost: {error}");
-            Vec::new()
+            RequestedDisks::default()
         });
         let mut exported = Self {
             state: state.clone(),
@@ -279,7 +306,7 @@ impl ExportedDisks {
             state: state.clone(),
             target: Box::new(KernelTarget(state.path().join(RECORDS))),
             policy: DiskExportPolicy::default(),
-            requested: Vec::new(),
+            requested: RequestedDisks::default(),
             disks: Vec::new(),
             is_stopped: true,
         }
@@ -291,7 +318,15 @@ impl ExportedDisks {
             return;
         }
         self.policy = policy;
-        for disk in &self.requested {
+        // Also where the list cannot be written: no host of the API is admitted without its secret.
+        let former = self.requested.clone();
+        self.requested.settle_secrets(self.policy.secrets);
+        if self.requested != former
+            && let Err(error) = requested::write(&self.state, &self.requested)
+        {
+            tracing::error!("secrets of hosts are lost at the next start: {error}");
+        }
+        for disk in &self.requested.disks {
             let config = self.policy.config_of(disk);
             match configs.iter().any(|other| other.nqn() == config.nqn()) {
                 true => {
@@ -301,8 +336,11 @@ impl ExportedDisks {
             }
         }
         let former = std::mem::take(&mut self.disks);
-        let (kept, dropped): (Vec<_>, Vec<_>) =
-            former.into_iter().partition(|disk| configs.contains(&disk.config));
+        // Disks of the configuration have their hosts before others.
+        let is_kept = |disk: &KnownDisk| {
+            configs.contains(&disk.config) && disk.config.check_hosts(configs.iter()).is_ok()
+        };
+        let (kept, dropped): (Vec<_>, Vec<_>) = former.into_iter().partition(is_kept);
         dropped.into_iter().for_each(remove);
         self.disks = kept;
         for config in configs {
@@ -320,7 +358,7 @@ impl ExportedDisks {
 
     /// Exports a disk, and logs why it cannot.
     fn export(&self, config: DiskConfig) -> KnownDisk {
-        let export = self.try_export(&config);
+        let export = self.try_export(&config, &self.requested);
         match &export {
             Ok(_) => tracing::info!("disk {}: exported on {:?}", config.name, config.listens()),
             Err(error) => tracing::error!("disk {}: not exported: {error}", config.name),
@@ -328,22 +366,34 @@ impl ExportedDisks {
         KnownDisk { bytes: size_of(&config.path), config, export }
     }
 
-    fn try_export(&self, config: &DiskConfig) -> Result<ActiveExport, DiskExportError> {
+    /// Exports a disk; `requested` has the secrets of hosts of the API.
+    fn try_export(
+        &self,
+        config: &DiskConfig,
+        requested: &RequestedDisks,
+    ) -> Result<ActiveExport, DiskExportError> {
         // Links may have come since the client asked.
         let is_allowed = || self.policy.resolve(&config.path).as_ref() == Some(&config.path);
         if config.origin == DiskOrigin::Api && !is_allowed() {
             return Err(DiskExportError::Path(config.path.clone()));
         }
-        let secret = config.secret_file.as_deref().map(read_secret).transpose()?;
+        config.check_hosts(self.disks.iter().map(|disk| &disk.config))?;
+        let shared = match &config.secrets {
+            DiskSecrets::Shared(file) => Some(read_secret(file)?),
+            DiskSecrets::None | DiskSecrets::PerHost => None,
+        };
+        let admitted = |nqn: &String| match config.secrets {
+            DiskSecrets::PerHost => requested.admitted(nqn),
+            _ => AdmittedHost { nqn: nqn.clone(), secret: shared.clone() },
+        };
         let request = ExportRequest {
             name: config.name.clone(),
             path: config.path.clone(),
-            hosts: config.hosts.clone(),
-            secret: secret.clone(),
+            hosts: config.hosts.iter().map(admitted).collect(),
             transport: config.transport,
             listens: config.listens.clone(),
         };
-        Ok(ActiveExport { export: self.target.export(&request)?, secret })
+        Ok(ActiveExport { export: self.target.export(&request)?, hosts: request.hosts })
     }
 
     /// The disks of the configuration in its order, then those of the API.
@@ -364,7 +414,10 @@ impl ExportedDisks {
         let disk = &self.disks[at];
         disk.config.admit(host)?;
         match &disk.export {
-            Ok(active) => Ok(disk.config.connection(active.secret.as_ref())),
+            Ok(active) => {
+                let admitted = active.hosts.iter().find(|one| one.nqn == host);
+                Ok(disk.config.connection(admitted.and_then(|one| one.secret.as_ref())))
+            }
             Err(error) => Err(DiskConnectionError::NotExported {
                 name: disk.config.name.clone(),
                 reason: error.to_string(),
@@ -411,13 +464,14 @@ impl ExportedDisks {
             Err(DiskChangeError::Unknown(_)) => {}
             Err(error) => return Err(error),
         }
-        if self.requested.len() >= REQUESTED_DISKS_MAX {
-            return Err(DiskChangeError::Limit(self.requested.len(), "exports by the API"));
+        if self.requested.disks.len() >= REQUESTED_DISKS_MAX {
+            return Err(DiskChangeError::Limit(REQUESTED_DISKS_MAX, "exports by the API"));
         }
-        let export = Ok(self.try_export(&config)?);
-        let known = KnownDisk { bytes: size_of(&config.path), config, export };
         let mut requested = self.requested.clone();
-        requested.push(disk);
+        requested.disks.push(disk);
+        requested.settle_secrets(self.policy.secrets);
+        let export = Ok(self.try_export(&config, &requested)?);
+        let known = KnownDisk { bytes: size_of(&config.path), config, export };
         if let Err(error) = self.keep(requested) {
             remove(known);
             return Err(error);
@@ -440,17 +494,18 @@ impl ExportedDisks {
         if config.hosts.len() >= DISK_HOSTS_MAX {
             return Err(DiskChangeError::Limit(DISK_HOSTS_MAX, "hosts of this disk"));
         }
-        let mut hosts = config.hosts.clone();
-        hosts.push(host.to_owned());
-        hosts.sort();
-        let former = self.keep_hosts(at, hosts)?;
-        let admitted = match &mut self.disks[at].export {
-            Ok(active) => active.export.admit(host, active.secret.as_ref()),
-            Err(_) => Ok(()),
-        };
-        if let Err(error) = admitted {
-            self.keep_hosts(at, former)?;
-            return Err(DiskExportError::from(error).into());
+        let mut changed = config.clone();
+        changed.hosts.push(host.to_owned());
+        changed.hosts.sort();
+        changed.check_hosts(self.disks.iter().map(|disk| &disk.config))?;
+        let former = self.keep_hosts(at, changed.hosts)?;
+        let admitted = self.requested.admitted(host);
+        if let Ok(active) = &mut self.disks[at].export {
+            if let Err(error) = active.export.admit(&admitted) {
+                self.keep_hosts(at, former)?;
+                return Err(DiskExportError::from(error).into());
+            }
+            active.hosts.push(admitted);
         }
         Ok(self.disks[at].facts())
     }
@@ -486,7 +541,7 @@ impl ExportedDisks {
     pub(crate) fn delete(&mut self, name: &str) -> Result<DiskFacts, DiskChangeError> {
         let at = self.find_requested(name)?;
         let mut requested = self.requested.clone();
-        requested.retain(|disk| disk.name != self.disks[at].config.name);
+        requested.disks.retain(|disk| disk.name != self.disks[at].config.name);
         self.keep(requested)?;
         let disk = self.disks.remove(at);
         let facts = disk.facts();
@@ -494,8 +549,9 @@ impl ExportedDisks {
         Ok(facts)
     }
 
-    /// Stores the list of the disks of the API.
-    fn keep(&mut self, requested: Vec<RequestedDisk>) -> Result<(), DiskChangeError> {
+    /// Stores the list of the disks of the API, with secrets of the hosts that they admit and of no others.
+    fn keep(&mut self, mut requested: RequestedDisks) -> Result<(), DiskChangeError> {
+        requested.settle_secrets(self.policy.secrets);
         requested::write(&self.state, &requested)?;
         self.requested = requested;
         Ok(())
@@ -509,7 +565,7 @@ impl ExportedDisks {
     ) -> Result<Vec<String>, DiskChangeError> {
         let name = &self.disks[at].config.name;
         let mut requested = self.requested.clone();
-        for disk in requested.iter_mut().filter(|disk| disk.name == *name) {
+        for disk in requested.disks.iter_mut().filter(|disk| disk.name == *name) {
             disk.hosts.clone_from(&hosts);
         }
         self.keep(requested)?;
@@ -530,6 +586,26 @@ impl DiskConfig {
 
     fn listens(&self) -> Vec<String> {
         self.listens.iter().map(ToString::to_string).collect()
+    }
+
+    /// Refuses hosts of the API that are hosts of the configuration, too, unless none of them has a secret.
+    fn check_hosts<'a>(
+        &self,
+        others: impl Iterator<Item = &'a Self>,
+    ) -> Result<(), DiskExportError> {
+        if self.origin == DiskOrigin::Configuration {
+            return Ok(());
+        }
+        for other in others.filter(|other| other.origin == DiskOrigin::Configuration) {
+            if (&self.secrets, &other.secrets) == (&DiskSecrets::None, &DiskSecrets::None) {
+                continue;
+            }
+            if let Some(host) = self.hosts.iter().find(|host| other.hosts.contains(host)) {
+                let (host, disk) = (host.clone(), other.name.clone());
+                return Err(DiskExportError::ConfiguredHost { host, disk });
+            }
+        }
+        Ok(())
     }
 
     fn admit(&self, host: &str) -> Result<(), DiskConnectionError> {
@@ -562,7 +638,7 @@ impl KnownDisk {
             listens: self.config.listens(),
             bytes: self.bytes,
             hosts: self.config.hosts.clone(),
-            has_secret: self.config.secret_file.is_some(),
+            has_secret: self.config.secrets != DiskSecrets::None,
             origin: self.config.origin.name().to_owned(),
             state: if error.is_none() { "exported" } else { "failed" }.to_owned(),
             error,
@@ -600,7 +676,7 @@ mod tests {
             hosts: vec!["nqn.2020-01.org.example:h".to_owned()],
             transport: FabricsTransport::Tcp,
             listens: vec!["127.0.0.1:4420".parse().unwrap()],
-            secret_file: None,
+            secrets: DiskSecrets::None,
             origin: DiskOrigin::Configuration,
         }
     }

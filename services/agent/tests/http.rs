@@ -11,7 +11,8 @@ use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::{AccessMode, Export, MetricsAccess, Principal};
 use penstock_agent::destinations::DestinationRules;
 use penstock_agent::disks::{
-    DiskConfig, DiskExportPolicy, DiskOrigin, ExportTarget, ExportedDisks, TargetExport,
+    DiskConfig, DiskExportPolicy, DiskOrigin, DiskSecrets, ExportTarget, ExportedDisks,
+    TargetExport,
 };
 use penstock_agent::http::api::TransferChange;
 use penstock_agent::http::{self, AgentApi, MoverControl, TransferControlError};
@@ -20,7 +21,7 @@ use penstock_agent::submitted::TransferStatus;
 use penstock_agent::tokens::{TokenSource, Tokens};
 use penstock_daemon::api::{self, DaemonApi};
 use penstock_daemon::state::StateDir;
-use penstock_disk::export::ExportRequest;
+use penstock_disk::export::{AdmittedHost, ExportRequest};
 use penstock_disk::nvme::auth::HostSecret;
 use penstock_disk::{DiskError, FabricsTransport};
 use penstock_http::PROBLEM_JSON;
@@ -122,7 +123,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         hosts: vec![HOST_NQN.into()],
         transport: FabricsTransport::Tcp,
         listens: vec!["127.0.0.1:4420".parse().unwrap()],
-        secret_file: None,
+        secrets: DiskSecrets::None,
         origin: DiskOrigin::Configuration,
     };
     let folder = tempfile::tempdir().unwrap();
@@ -361,7 +362,7 @@ fn disks_are_listed_with_reasons() {
 
 /// Target that notes the hosts of each export, by the name of the disk.
 #[derive(Debug, Clone, Default)]
-struct RecordingTarget(Arc<Mutex<BTreeMap<String, Vec<String>>>>);
+struct RecordingTarget(Arc<Mutex<BTreeMap<String, Vec<AdmittedHost>>>>);
 
 #[derive(Debug)]
 struct RecordedExport {
@@ -373,6 +374,13 @@ impl RecordingTarget {
     fn exports(&self) -> Vec<(String, usize)> {
         let exports = self.0.lock().unwrap();
         exports.iter().map(|(name, hosts)| (name.clone(), hosts.len())).collect()
+    }
+
+    /// Secret of a host at a disk; `None` where it is not admitted.
+    fn secret(&self, name: &str, host: &str) -> Option<String> {
+        let exports = self.0.lock().unwrap();
+        let admitted = exports.get(name)?.iter().find(|one| one.nqn == host)?;
+        Some(admitted.secret.as_ref().map_or_else(String::new, HostSecret::text))
     }
 }
 
@@ -392,8 +400,8 @@ impl ExportTarget for RecordingTarget {
 }
 
 impl TargetExport for RecordedExport {
-    fn admit(&mut self, host: &str, _: Option<&HostSecret>) -> Result<(), DiskError> {
-        self.target.0.lock().unwrap().get_mut(&self.name).unwrap().push(host.to_owned());
+    fn admit(&mut self, host: &AdmittedHost) -> Result<(), DiskError> {
+        self.target.0.lock().unwrap().get_mut(&self.name).unwrap().push(host.clone());
         Ok(())
     }
 
@@ -474,6 +482,122 @@ fn clients_export_allowed_disks() {
     assert_eq!(running.request("GET", disk, Some(TOKEN), "").0, 404);
     drop(running);
     assert_eq!(start(DiskExportPolicy::default()).request("GET", disk, Some(TOKEN), "").0, 404);
+}
+
+const OTHER_NQN: &str = "nqn.2020-01.org.example:other";
+
+/// An agent that exports two images by its API, and its target.
+struct ExportingAgent {
+    folder: tempfile::TempDir,
+    target: RecordingTarget,
+    running: Option<Running>,
+}
+
+impl ExportingAgent {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["run-8.img", "run-9.img"] {
+            std::fs::write(folder.path().join(name), [0; 4096]).unwrap();
+        }
+        let mut agent = Self { folder, target: RecordingTarget::default(), running: None };
+        agent.restart(Vec::new());
+        agent
+    }
+
+    /// Kills the agent, of which nothing but its state stays, and starts another one.
+    fn restart(&mut self, configs: Vec<DiskConfig>) {
+        self.running = None;
+        self.target.0.lock().unwrap().clear();
+        let allow = vec![self.folder.path().to_owned()];
+        let policy = DiskExportPolicy { allow, ..DiskExportPolicy::default() };
+        let state = StateDir::open(&self.folder.path().join("state")).unwrap();
+        let target = Box::new(self.target.clone());
+        let disks = ExportedDisks::start_with(target, &state, configs, policy);
+        self.running = Some(start_with_disks("127.0.0.1:0", MetricsAccess::Loopback, disks));
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let path = format!("/api/v1/disks/{path}");
+        self.running.as_ref().unwrap().request(method, &path, Some(TOKEN), body)
+    }
+
+    #[track_caller]
+    fn export(&self, name: &str, hosts: &[&str]) {
+        let image = self.folder.path().join(format!("{name}.img"));
+        let body = serde_json::json!({"path": image, "hosts": hosts}).to_string();
+        let (status, text) = self.ask("PUT", name, &body);
+        assert_eq!(status, 201, "{text}");
+    }
+
+    /// Secret that the API states to a host, which is the one of the target.
+    #[track_caller]
+    fn secret(&self, name: &str, host: &str) -> String {
+        let body = serde_json::json!({"host_nqn": host}).to_string();
+        let (status, text) = self.ask("POST", &format!("{name}/connection"), &body);
+        assert_eq!(status, 200, "{text}");
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        let secret = answer["secret"].as_str().unwrap_or_default().to_owned();
+        assert!(secret.starts_with("DHHC-1:00:"), "{answer}");
+        assert_eq!(self.target.secret(name, host).as_ref(), Some(&secret));
+        secret
+    }
+}
+
+#[test]
+fn each_host_has_own_secret() {
+    let mut agent = ExportingAgent::new();
+    agent.export("run-8", &[HOST_NQN, OTHER_NQN]);
+    let [own, other] = [HOST_NQN, OTHER_NQN].map(|host| agent.secret("run-8", host));
+    assert_ne!(own, other);
+    // Without the other host, and after a crash, the secret of the first one stays.
+    let of_other = format!("run-8/hosts/{OTHER_NQN}");
+    assert_eq!(agent.ask("DELETE", &of_other, "").0, 200);
+    assert_eq!(agent.target.secret("run-8", OTHER_NQN), None);
+    let list = agent.folder.path().join("state/requested-disks.json");
+    let stored = || std::fs::read_to_string(&list).unwrap();
+    assert!(stored().contains(&own) && !stored().contains(&other));
+    agent.restart(Vec::new());
+    assert_eq!(agent.secret("run-8", HOST_NQN), own);
+    // A host that comes again has another secret.
+    assert_eq!(agent.ask("PUT", &of_other, "").0, 200);
+    assert_ne!(agent.secret("run-8", OTHER_NQN), other);
+    assert_eq!(agent.secret("run-8", HOST_NQN), own);
+    // The kernel has one secret for each host: it lasts until the last disk of the host.
+    agent.export("run-9", &[HOST_NQN]);
+    assert_eq!(agent.secret("run-9", HOST_NQN), own);
+    assert_eq!(agent.ask("DELETE", "run-8", "").0, 200);
+    assert_eq!(agent.secret("run-9", HOST_NQN), own);
+    assert_eq!(agent.ask("DELETE", "run-9", "").0, 200);
+    assert!(!stored().contains("DHHC"), "{}", stored());
+    agent.export("run-9", &[HOST_NQN]);
+    assert_ne!(agent.secret("run-9", HOST_NQN), own);
+}
+
+#[test]
+fn configured_hosts_keep_their_secrets() {
+    let mut agent = ExportingAgent::new();
+    let configured = DiskConfig {
+        name: "run-7".into(),
+        path: agent.folder.path().join("run-8.img"),
+        hosts: vec![HOST_NQN.into()],
+        transport: FabricsTransport::Tcp,
+        listens: vec!["127.0.0.1:4420".parse().unwrap()],
+        secrets: DiskSecrets::None,
+        origin: DiskOrigin::Configuration,
+    };
+    agent.export("run-9", &[HOST_NQN, OTHER_NQN]);
+    agent.restart(vec![configured]);
+    assert_eq!(agent.target.secret("run-7", HOST_NQN), Some(String::new()));
+    let words = "one of disk run-7 of the configuration";
+    let (_, text) = agent.ask("GET", "run-9", "");
+    assert!(text.contains("\"failed\"") && text.contains(words), "{text}");
+    // Without the host of the configuration the disk is exported; it is not admitted again.
+    let of_host = format!("run-9/hosts/{HOST_NQN}");
+    assert!(agent.ask("DELETE", &of_host, "").1.contains("\"exported\""));
+    agent.secret("run-9", OTHER_NQN);
+    let (status, text) = agent.ask("PUT", &of_host, "");
+    assert!(status == 409 && text.contains(words), "{text}");
+    assert!(agent.ask("GET", "run-9", "").1.contains("\"exported\""));
 }
 
 #[test]

@@ -142,7 +142,7 @@ pub fn target_parts(transport: FabricsTransport, with_secret: bool) -> Vec<Check
                 "secret",
                 "DH-HMAC-CHAP",
                 format!(
-                    "Linux {} here was built without it (CONFIG_NVME_TARGET_AUTH): export without --secret-file, or use a newer kernel",
+                    "Linux {} here was built without it (CONFIG_NVME_TARGET_AUTH): export without --secret-file or, by the API of an agent, with secrets = false in [disks], or use a newer kernel",
                     penstock_sys::machine::kernel_release()
                 ),
             )

@@ -38,14 +38,27 @@ pub struct ExportRequest {
     pub name: String,
     /// File or block device.
     pub path: PathBuf,
-    /// Qualified names of the hosts that may connect.
-    pub hosts: Vec<String>,
-    /// Secret of these hosts.
-    pub secret: Option<HostSecret>,
+    /// Hosts that may connect.
+    pub hosts: Vec<AdmittedHost>,
     /// Transport of the connections of hosts.
     pub transport: FabricsTransport,
     /// Addresses and ports on which the target listens.
     pub listens: Vec<SocketAddr>,
+}
+
+/// Host that may connect to a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdmittedHost {
+    /// Qualified name by which the kernel admits it (NQN).
+    pub nqn: String,
+    /// Secret that it must prove. The kernel has one for each host, of all its disks.
+    pub secret: Option<HostSecret>,
+}
+
+impl ExportRequest {
+    fn has_secret(&self) -> bool {
+        self.hosts.iter().any(|host| host.secret.is_some())
+    }
 }
 
 /// Record of an export.
@@ -198,9 +211,9 @@ impl ExportStore {
     pub fn export(&self, request: &ExportRequest) -> Result<DiskExport, DiskError> {
         let nqn = nqn::of_disk(&request.name)?;
         for host in &request.hosts {
-            nqn::checked(host)?;
+            nqn::checked(&host.nqn)?;
         }
-        let parts = check::target_parts(request.transport, request.secret.is_some());
+        let parts = check::target_parts(request.transport, request.has_secret());
         if let Some((path, reason)) = parts.iter().find_map(CheckedPart::missing) {
             return Err(DiskError::Local { path, reason });
         }
@@ -222,8 +235,8 @@ impl ExportStore {
             path: held.path.clone(),
             transport: request.transport,
             listens: request.listens.clone(),
-            hosts: request.hosts.clone(),
-            has_secret: request.secret.is_some(),
+            hosts: request.hosts.iter().map(|host| host.nqn.clone()).collect(),
+            has_secret: request.has_secret(),
             boot_id: penstock_sys::machine::boot_id().unwrap_or_default(),
             steps: steps.iter().filter(|step| step.is_undone()).cloned().collect(),
         };
@@ -307,17 +320,17 @@ impl DiskExport {
     ///
     /// # Errors
     /// When an object cannot be made, or the host has another secret: then the export is as before.
-    pub fn admit(&mut self, host: &str, secret: Option<&HostSecret>) -> Result<(), DiskError> {
-        nqn::checked(host)?;
-        if self.record.hosts.iter().any(|one| one == host) {
+    pub fn admit(&mut self, host: &AdmittedHost) -> Result<(), DiskError> {
+        nqn::checked(&host.nqn)?;
+        if self.record.hosts.contains(&host.nqn) {
             return Ok(());
         }
         let _all = self.store.lock_all()?;
         let subsystem = PathBuf::from("subsystems").join(&self.record.nqn);
-        let steps = host_steps(host, secret, &subsystem, &self.store.root, &self.store.claimed()?)?;
+        let steps = host_steps(host, &subsystem, &self.store.root, &self.store.claimed()?)?;
         let path = self.store.record_path(&self.record.nqn);
         let mut record = self.record.clone();
-        record.hosts.push(host.to_owned());
+        record.hosts.push(host.nqn.clone());
         record.steps.extend(steps.iter().filter(|step| step.is_undone()).cloned());
         write_record(&path, &record)?;
         for step in &steps {
@@ -388,7 +401,7 @@ fn steps(
     }
     steps.push(write(namespace.join("enable"), "1"));
     for host in &request.hosts {
-        steps.extend(host_steps(host, request.secret.as_ref(), &subsystem, root, ours)?);
+        steps.extend(host_steps(host, &subsystem, root, ours)?);
     }
     for (port, listens) in ports {
         let port_path = PathBuf::from("ports").join(port.to_string());
@@ -419,29 +432,43 @@ fn share_step(path: &Path, root: &Path, ours: &[PathBuf]) -> Option<ConfigStep> 
     (!is_theirs).then(|| ConfigStep::Share { path: path.to_owned() })
 }
 
-/// Steps that admit a host to a subsystem.
+/// Steps that admit a host to a subsystem. A host with another secret, or with one where none is wanted or the reverse, is
+/// refused: a new secret would be that of its other disks, too.
 fn host_steps(
-    host: &str,
-    secret: Option<&HostSecret>,
+    host: &AdmittedHost,
     subsystem: &Path,
     root: &Path,
     ours: &[PathBuf],
 ) -> Result<Vec<ConfigStep>, DiskError> {
-    let path = PathBuf::from("hosts").join(host);
+    let path = PathBuf::from("hosts").join(&host.nqn);
+    let is_new = !root.join(&path).exists();
     let mut steps: Vec<ConfigStep> = share_step(&path, root, ours).into_iter().collect();
     let key = path.join("dhchap_key");
     let present = fs::read_to_string(root.join(&key)).unwrap_or_default();
-    match (secret, present.trim_end().trim_end_matches('\0')) {
-        (Some(secret), "") => steps.push(ConfigStep::Write { path: key, value: secret.text() }),
-        (Some(secret), present) if present != secret.text() => {
-            return Err(refused(
-                &root.join(&key),
+    let present = present.trim_end().trim_end_matches('\0');
+    let refused = |reason| Err(refused(&root.join(&key), reason));
+    match &host.secret {
+        Some(secret) if is_new => {
+            steps.push(ConfigStep::Write { path: key, value: secret.text() });
+        }
+        Some(_) if present.is_empty() => {
+            return refused(
+                "this host has exports without a secret, and Linux has one secret for each host: end them first",
+            );
+        }
+        Some(secret) if present != secret.text() => {
+            return refused(
                 "this host has another secret already: give that one, or end its exports",
-            ));
+            );
+        }
+        None if !present.is_empty() => {
+            return refused(
+                "this host has a secret, and Linux has one for each host: give that one, or end its exports",
+            );
         }
         _ => {}
     }
-    let link = subsystem.join("allowed_hosts").join(host);
+    let link = subsystem.join("allowed_hosts").join(&host.nqn);
     steps.push(ConfigStep::Link { target: path, link });
     Ok(steps)
 }
@@ -518,12 +545,15 @@ fn refused(path: &Path, reason: &str) -> DiskError {
 mod tests {
     use super::*;
 
+    fn host(secret: Option<HostSecret>) -> AdmittedHost {
+        AdmittedHost { nqn: "nqn.2020-01.org.example:h".to_owned(), secret }
+    }
+
     fn request(path: &Path, secret: Option<HostSecret>) -> ExportRequest {
         ExportRequest {
             name: "run-7".to_owned(),
             path: path.to_owned(),
-            hosts: vec!["nqn.2020-01.org.example:h".to_owned()],
-            secret,
+            hosts: vec![host(secret)],
             transport: FabricsTransport::Tcp,
             listens: vec!["10.0.0.2:4420".parse().unwrap()],
         }
@@ -581,13 +611,19 @@ mod tests {
     #[test]
     fn other_secret_of_host_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let held = held(folder.path());
-        let host = folder.path().join("hosts/nqn.2020-01.org.example:h");
-        fs::create_dir_all(&host).unwrap();
-        fs::write(host.join("dhchap_key"), HostSecret::of_key([1; 32]).text()).unwrap();
-        let request = request(&held.path, Some(HostSecret::of_key([2; 32])));
-        let error = steps(&request, "nqn.x", &held, folder.path(), &ports(1), &[]).unwrap_err();
-        assert!(error.to_string().contains("another secret"), "{error}");
+        let directory = folder.path().join("hosts/nqn.2020-01.org.example:h");
+        let [own, other] = [1, 2].map(|byte| HostSecret::of_key([byte; 32]));
+        let steps = |secret: Option<&HostSecret>| {
+            host_steps(&host(secret.cloned()), Path::new("subsystems/nqn.x"), folder.path(), &[])
+        };
+        let reason = |secret| steps(secret).unwrap_err().to_string();
+        assert_eq!((steps(None).unwrap().len(), steps(Some(&own)).unwrap().len()), (2, 3));
+        fs::create_dir_all(&directory).unwrap();
+        assert!(steps(None).is_ok() && reason(Some(&own)).contains("exports without a secret"));
+        fs::write(directory.join("dhchap_key"), format!("{}\n", own.text())).unwrap();
+        assert_eq!(steps(Some(&own)).unwrap().len(), 1);
+        assert!(reason(Some(&other)).contains("another secret already"));
+        assert!(reason(None).contains("this host has a secret"));
     }
 
     #[test]
@@ -688,14 +724,15 @@ mod tests {
             lock: lock.unwrap(),
             _held: held(folder.path()),
         };
+        let admitted = |nqn: &str| AdmittedHost { nqn: nqn.to_owned(), secret: None };
         let host = "nqn.2020-01.org.example:h";
-        export.admit(host, None).unwrap();
+        export.admit(&admitted(host)).unwrap();
         assert!(allowed.join(host).exists());
         assert_eq!(store.list().unwrap()[0].0.hosts, [host]);
         // Without its directory the second link fails: nothing of the host stays.
         fs::remove_dir_all(&allowed).unwrap();
         let other = "nqn.2020-01.org.example:i";
-        assert!(export.admit(other, None).is_err());
+        assert!(export.admit(&admitted(other)).is_err());
         assert!(!root.join("hosts").join(other).exists());
         assert_eq!(store.list().unwrap()[0].0.hosts, [host]);
         export.remove().unwrap();

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use super::machine_arguments;
 
-/// Test of `penstock/tests/nvmeof.rs` that runs in the first machine.
+/// Test of `penstock/tests/nvmeof/main.rs` that runs in the first machine.
 pub(super) const PEER_TEST_NAME: &str = "killed_machine_fails_reads_until_return";
 
 /// Line with which the test kills the second machine.

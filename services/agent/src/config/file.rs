@@ -28,7 +28,7 @@ use super::types::{
 use super::{Export, Layer};
 use crate::controller;
 use crate::destinations::{DestinationRule, DestinationRules};
-use crate::disks::{DiskConfig, DiskExportPolicy, DiskOrigin};
+use crate::disks::{DiskConfig, DiskExportPolicy, DiskOrigin, DiskSecrets};
 use crate::fireflies::TagRule;
 use crate::tokens::{TokenSource, check_token_name};
 use penstock_http::Url;
@@ -255,7 +255,9 @@ impl DiskTable {
             hosts,
             transport: self.transport,
             listens,
-            secret_file: self.secret_file.map(|path| file.beside(path)),
+            secrets: self
+                .secret_file
+                .map_or(DiskSecrets::None, |path| DiskSecrets::Shared(file.beside(path))),
             origin: DiskOrigin::Configuration,
         })
     }
@@ -277,15 +279,15 @@ struct DiskExportsTable {
     #[serde(default, deserialize_with = "one_or_many")]
     address: Option<Vec<IpAddr>>,
     port: Option<u16>,
-    secret_file: Option<PathBuf>,
+    secrets: Option<bool>,
 }
 
 impl DiskExportsTable {
     fn lower(self, beside: impl Fn(PathBuf) -> PathBuf) -> DiskExportPolicy {
         DiskExportPolicy {
-            allow: self.allow.unwrap_or_default().into_iter().map(&beside).collect(),
+            allow: self.allow.unwrap_or_default().into_iter().map(beside).collect(),
             listens: target_addresses(self.address, self.port),
-            secret_file: self.secret_file.map(beside),
+            secrets: self.secrets.unwrap_or(true),
         }
     }
 }

@@ -6,6 +6,7 @@ use penstock_http::issued_tokens::IssuedToken;
 use penstock_mover::TuningMode;
 
 use super::*;
+use crate::disks::DiskSecrets;
 
 const HEX: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -118,7 +119,11 @@ secret_file = \"secret\"
     assert_eq!(addresses(&file.listens), ["0.0.0.0:4420"]);
     assert_eq!((device.hosts.len(), device.transport.name()), (2, "rdma"));
     assert_eq!(addresses(&device.listens), ["192.0.2.10:4421", "[2001:db8::10]:4421"]);
-    assert_eq!(device.secret_file, Some(setting.directory.path().join("secret")));
+    let secret = setting.directory.path().join("secret");
+    assert_eq!(
+        (&file.secrets, &device.secrets),
+        (&DiskSecrets::None, &DiskSecrets::Shared(secret))
+    );
     assert_eq!(config.disk_exports, DiskExportPolicy::default());
 }
 
@@ -131,13 +136,14 @@ root = \"data\"
 [disks]
 allow = [\"images\", \"/dev/nvme1n1\"]
 address = \"192.0.2.10\"
-secret_file = \"secret\"
 ";
-    let policy = setting.load(text, Layer::default()).unwrap().disk_exports;
+    let load = |text: &str| setting.load(text, Layer::default()).unwrap().disk_exports;
+    let policy = load(text);
     let beside = |name: &str| setting.directory.path().join(name);
     assert_eq!(policy.allow, [beside("images"), "/dev/nvme1n1".into()]);
     assert_eq!(addresses(&policy.listens), ["192.0.2.10:4420"]);
-    assert_eq!(policy.secret_file, Some(beside("secret")));
+    // Hosts need secrets, unless the operator says otherwise.
+    assert!(policy.secrets && !load(&format!("{text}secrets = false\n")).secrets);
 }
 
 #[test]

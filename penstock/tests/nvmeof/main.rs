@@ -3,7 +3,10 @@
 //!
 //! One test at a time: they share configfs, the delay of the loopback device and the pair of RDMA devices.
 
+#[path = "../common/mod.rs"]
 mod common;
+
+mod agents;
 
 use std::fs;
 use std::net::TcpListener;
@@ -13,7 +16,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::{CommandOutcome, ReadyProcess, TestEnv, run, wait_until};
-use penstock_testkit::http::TestRequest;
 use penstock_testkit::roce::RocePair;
 use penstock_testkit::{Random, Requirement, skip};
 use serde_json::Value;
@@ -52,6 +54,13 @@ impl Machine {
 
     fn disk(&self, arguments: &[&str]) -> CommandOutcome {
         run(self.env.penstock().arg("disk").args(arguments))
+    }
+
+    /// True where the kernel's target has DH-HMAC-CHAP, as that of Linux 6.12 of Debian and not of 6.1.
+    fn has_secrets(&self) -> bool {
+        let checked = self.disk(&["check", "--json"]).json;
+        let parts = checked["parts"].as_array().unwrap();
+        !parts.iter().any(|one| one["part"] == "secret" && one["ok"] == false)
     }
 
     fn location(&self) -> String {
@@ -226,9 +235,7 @@ fn wrong_secret_is_refused_soon() {
     let Some(machine) = Machine::start() else { return };
     let image = machine.image("image", MIB_BYTES);
     let (right, wrong) = (machine.secret("right"), machine.secret("wrong"));
-    let checked = machine.disk(&["check", "--json"]).json;
-    let parts = checked["parts"].as_array().unwrap();
-    if parts.iter().any(|one| one["part"] == "secret" && one["ok"] == false) {
+    if !machine.has_secrets() {
         let port = machine.port.to_string();
         let export = [
             "export",
@@ -636,163 +643,4 @@ fn host_rules_judge_software_roce() {
     sh("ip link set v0 mtu 1500");
     let small = finding_of(&machine, "roce-mtu");
     assert_eq!(small, ("differs".to_owned(), "1024, of MTU 1500".to_owned()));
-}
-
-/// `[[disk]]` of the agent's configuration, as `run-7` on loopback.
-fn agent_config(machine: &Machine, images: &[(&str, &Path)]) -> PathBuf {
-    let file = machine.env.path("penstock.toml");
-    let mut text = "[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n".to_owned();
-    for (name, image) in images {
-        let (port, image) = (machine.port, image.display());
-        text += &format!(
-            "[[disk]]\nname = \"{name}\"\npath = \"{image}\"\nto = \"{HOST}\"\naddress = \"127.0.0.1\"\nport = {port}\n"
-        );
-    }
-    fs::write(&file, text).unwrap();
-    file
-}
-
-#[test]
-fn agent_states_address_and_secret() {
-    let Some(machine) = Machine::start() else { return };
-    let image = machine.image("image", MIB_BYTES);
-    let checked = machine.disk(&["check", "--json"]).json;
-    let parts = checked["parts"].as_array().unwrap();
-    let has_secrets = !parts.iter().any(|one| one["part"] == "secret" && one["ok"] == false);
-    let file = agent_config(&machine, &[("run-7", &image)]);
-    if has_secrets {
-        let secret = machine.secret("secret");
-        let text = fs::read_to_string(&file).unwrap() + &format!("secret_file = \"{secret}\"\n");
-        fs::write(&file, text).unwrap();
-    }
-    let mut command = machine.env.penstock();
-    command.args(["serve", "--json", "--config"]).arg(&file).arg("--root").arg(&machine.env.root);
-    let agent = ReadyProcess::start(command);
-    let (http, fingerprint) = (agent.fact("/http/0"), agent.fact("/fingerprint"));
-    // Another machine's state directory, with a token for this disk alone.
-    let state = machine.env.path("host");
-    let there = |words: &[&str]| run(common::penstock(&state).args(words));
-    let create = ["token", "create", "dtn2", "--json", "--scope", "disk:run-7"];
-    let created = run(machine.env.penstock().args(create)).good().json;
-    let token = created["token"].as_str().unwrap();
-    let login = ["login", &http, "--token", token, "--fingerprint", &fingerprint];
-    there(&login).good();
-    let location = format!("{http}/run-7");
-    let copy = machine.env.path("copy");
-    let stream =
-        ["disk", "stream", &location, copy.to_str().unwrap(), "--agent", "--host-nqn", HOST];
-    there(&stream).good();
-    assert!(fs::read(&copy).unwrap() == fs::read(&image).unwrap());
-    let connect = ["disk", "connect", &location, "--agent", "--host-nqn", HOST, "--json"];
-    assert_eq!(there(&connect).good().json["state"], "live");
-    there(&["disk", "disconnect", "run-7"]).good();
-    let other = ["disk", "connect", &location, "--agent", "--host-nqn", OTHER_HOST];
-    fails(&there(&other), 5, "does not admit the host");
-    agent.end();
-    assert_clean();
-}
-
-#[test]
-fn clients_export_disks_of_agents() {
-    let Some(machine) = Machine::start() else { return };
-    let image = machine.image("image", MIB_BYTES);
-    let file = agent_config(&machine, &[]);
-    let allowed =
-        format!("[disks]\nallow = \"image\"\naddress = \"127.0.0.1\"\nport = {}\n", machine.port);
-    fs::write(&file, fs::read_to_string(&file).unwrap() + &allowed).unwrap();
-    let start = || {
-        let mut command = machine.env.penstock();
-        command.args(["serve", "--json", "--config"]).arg(&file);
-        command.arg("--root").arg(&machine.env.root);
-        ReadyProcess::start(command)
-    };
-    let mut agent = start();
-    let token = fs::read_to_string(machine.env.state.join("token")).unwrap();
-    let ask = |agent: &ReadyProcess, method: &str, path: &str| {
-        let path = format!("/api/v1/disks/run-7{path}");
-        TestRequest::new(agent.fact("/http/0"), method, &path).token(token.trim()).send().json()
-    };
-    let http = agent.fact("/http/0");
-    let fingerprint = agent.fact("/fingerprint");
-    let login = ["login", &http, "--token", token.trim(), "--fingerprint", &fingerprint];
-    run(machine.env.penstock().args(login)).good();
-    let path = image.to_str().unwrap();
-    machine.disk(&["export", path, "--name", "run-7", "--to", HOST, "--at", &http]).good();
-    let location = machine.location();
-    let stream = |host: &str| {
-        machine.disk(&["stream", &location, "/dev/null", "--host-nqn", host, "--json"])
-    };
-    stream(HOST).good();
-    fails(&stream(OTHER_HOST), 5, "does not allow this host");
-    let connect = ["connect", &location, "--host-nqn", HOST, "--json"];
-    let connected = machine.disk(&connect).good().json;
-    let live = || (machine.connected().first()?["state"] == "live").then_some(());
-    // A further host leaves the first one connected; without it the first one connects again.
-    let other_host = format!("/hosts/{OTHER_HOST}");
-    ask(&agent, "PUT", &other_host);
-    assert!(live().is_some(), "{:?}", machine.connected());
-    stream(OTHER_HOST).good();
-    let left = ask(&agent, "DELETE", &other_host);
-    assert_eq!(left["state"], "exported", "{left}");
-    fails(&stream(OTHER_HOST), 5, "does not allow this host");
-    wait_until("the kernel reconnects", Duration::from_secs(60), live);
-    assert!(device_bytes(&connected) == fs::read(&image).unwrap());
-    // The next agent exports it again.
-    agent.kill();
-    let agent = start();
-    assert_eq!(ask(&agent, "GET", "")["state"], "exported");
-    wait_until("the kernel reconnects", Duration::from_secs(60), live);
-    machine.disk(&["disconnect", "run-7"]).good();
-    machine.wait_disconnected();
-    ask(&agent, "DELETE", "");
-    assert_clean();
-    agent.end();
-}
-
-#[test]
-fn agent_exports_configured_disks() {
-    let Some(machine) = Machine::start() else { return };
-    let (first, second) = (machine.image("first", MIB_BYTES), machine.image("second", MIB_BYTES));
-    let data = machine.env.path("data");
-    fs::create_dir(&data).unwrap();
-    let start = |file: &Path| {
-        let mut command = machine.env.penstock();
-        command.args(["serve", "--json", "--config"]).arg(file).arg("--root").arg(&data);
-        ReadyProcess::start(command)
-    };
-    let names = |wanted: &[&str]| {
-        let listed = machine.disk(&["list", "--json"]).good().json;
-        let exports = listed["exports"].as_array().unwrap();
-        let found: Vec<&str> = exports
-            .iter()
-            .filter(|one| one["running"] == true)
-            .filter_map(|one| one["nqn"].as_str()?.rsplit(':').next())
-            .collect();
-        (found == wanted).then_some(())
-    };
-    let wait_for = |wanted: &[&str]| {
-        wait_until(&format!("exports {wanted:?}"), Duration::from_secs(60), || names(wanted));
-    };
-    let file = agent_config(&machine, &[("run-7", &first)]);
-    let agent = start(&file);
-    wait_for(&["run-7"]);
-    machine.stream(&[]).good();
-    // A disk of a missing file is logged, and the others follow the reload.
-    let missing = machine.env.path("missing");
-    agent_config(&machine, &[("run-8", &second), ("run-9", &missing)]);
-    agent.signal("HUP");
-    wait_for(&["run-8"]);
-    assert!(agent.log().contains("disk run-9: not exported"), "{}", agent.log());
-    fails(&machine.stream(&[]), 1, "no disk");
-    agent.end();
-    assert_clean();
-    // After SIGKILL the next start removes what is left.
-    agent_config(&machine, &[("run-7", &first)]);
-    let mut killed = start(&file);
-    wait_for(&["run-7"]);
-    killed.kill();
-    agent_config(&machine, &[]);
-    let agent = start(&file);
-    assert_clean();
-    agent.end();
 }
