@@ -32,8 +32,8 @@ The token is printed once; the node keeps its SHA-256 alone. Run these commands 
 they write issued-tokens.json in its state directory, and a running node reads it at once.
 
 Scopes: read (read everything over the HTTP API), submit:CLASS or submit:* (submit to a controller), operate (change \
-everything over the HTTP API), agent:HOST (report to a controller as that host), disk:NAME or disk:* (learn address and \
-secret of an exported disk), disk.export (export disks below paths that the operator allows), storage.read:/PATH, storage.create:/PATH, storage.modify:/PATH (move files of exports that \
+everything over the HTTP API), agent:HOST (report to a controller as that host), disk:NAME or disk:* (learn address of \
+an exported disk and secrets of its hosts), disk:NAME@NQN (of this host alone), disk.export (export disks below paths that the operator allows), storage.read:/PATH, storage.create:/PATH, storage.modify:/PATH (move files of exports that \
 admit NAME).
 
 Examples:

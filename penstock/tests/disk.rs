@@ -210,6 +210,8 @@ fn scope_limits_clients_of_disks() {
         ("disk:run-7", Some(1), 409),
         ("disk:*", Some(1), 409),
         ("disk:run-8", Some(0), 404),
+        ("disk:run-7@nqn.2020-01.org.example:h", Some(1), 409),
+        ("disk:run-7@nqn.2020-01.org.example:other", Some(1), 403),
         ("operate", Some(1), 409),
         ("read", Some(1), 403),
         ("storage.read:/", None, 403),

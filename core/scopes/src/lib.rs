@@ -22,4 +22,4 @@ pub use grant::{PathGrant, TokenGrant, TokenIssuer};
 pub use path::{ScopePath, ScopePathError};
 pub use rights::{AccessRights, PathAccess};
 pub use scope::{ScopeError, ScopeSyntax};
-pub use token::{ApiScope, ApiScopeError, IssuedScope, IssuedScopeError};
+pub use token::{ApiScope, ApiScopeError, DiskScope, IssuedScope, IssuedScopeError};

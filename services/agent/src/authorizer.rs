@@ -26,7 +26,7 @@ use penstock_http::issued_tokens::{IssuedToken, IssuedTokens};
 use penstock_identity::Fingerprint;
 use penstock_mover::{Caller, ExportSpace, Gatekeeper, ResolvedPath, random};
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
-use penstock_scopes::{ApiScope, IssuedScope, PathAccess, PathGrant, TokenGrant};
+use penstock_scopes::{ApiScope, DiskScope, IssuedScope, PathAccess, PathGrant, TokenGrant};
 use penstock_sys::fs::Dir;
 use penstock_tokens::jwt::looks_like_jwt;
 use penstock_tokens::{IssuerRegistry, MacaroonKey};
@@ -174,12 +174,12 @@ impl Authorizer {
         Some(ApiClientFacts { name, scopes })
     }
 
-    /// Names of the disks whose address and secret the bearer of an issued token may learn; `None` for all of them.
+    /// Disks whose address, and hosts whose secrets, the bearer of an issued token may learn.
     #[must_use]
-    pub fn disks_of(&self, token: &str) -> Option<Vec<String>> {
+    pub fn disks_of(&self, token: &str) -> Vec<DiskScope> {
         let scopes = self.issued_token(token).map(|issued| issued.scopes).unwrap_or_default();
         let of_disks = scopes.iter().filter_map(|scope| match scope.parse() {
-            Ok(IssuedScope::Api(ApiScope::Disk(name))) => Some(name),
+            Ok(IssuedScope::Api(ApiScope::Disk(scope))) => Some(scope),
             _ => None,
         });
         of_disks.collect()

@@ -1,7 +1,8 @@
 //! Disks that the agent exports: their list, what a host needs to connect to one, and exports by clients of the API.
 //!
 //! The list is open to those who may read the API. Address and secret of a disk take the agent's own token, or an issued one
-//! with the scope `operate`, `disk:*` or `disk:NAME`; the agent gives them only for a host that the disk admits. To export a
+//! with the scope `operate`, `disk:*` or `disk:NAME`; the agent gives them only for a host that the disk admits, and to a token
+//! with `disk:NAME@NQN` for this host alone. To export a
 //! disk, change its hosts and end the export takes the agent's own token, or the scope `operate` or `disk.export`.
 
 use std::fmt;
@@ -19,6 +20,7 @@ use penstock_disk::FabricsTransport;
 use penstock_disk::nvme::nqn;
 use penstock_http::tokens::bearer;
 use penstock_http::{ApiCaller, ProblemDetails, QueryParams, RawQuery, Refused};
+use penstock_scopes::DiskScope;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -119,8 +121,8 @@ impl fmt::Debug for DiskConnectionFacts {
 pub(super) struct DiskClient {
     /// Name for log lines.
     name: String,
-    /// Disks whose address and secret the client may learn; `None` for all.
-    disks: Option<Vec<String>>,
+    /// Disks whose address, and hosts whose secrets, the client may learn; `None` for all.
+    disks: Option<Vec<DiskScope>>,
     /// True if the client may export disks.
     exports: bool,
 }
@@ -131,7 +133,17 @@ impl DiskClient {
     }
 
     fn may_use(&self, name: &str) -> bool {
-        self.disks.as_ref().is_none_or(|names| names.iter().any(|one| one == name))
+        self.disks.as_ref().is_none_or(|scopes| scopes.iter().any(|scope| scope.covers(name)))
+    }
+
+    fn check_host(&self, name: &str, host: &str) -> Result<(), ProblemDetails> {
+        let covers = |scope: &DiskScope| scope.covers_host(name, host);
+        match self.disks.as_ref().is_none_or(|scopes| scopes.iter().any(covers)) {
+            true => Ok(()),
+            false => Err(ProblemDetails::forbidden(format!(
+                "the token is of another host of disk {name}: penstock token create --scope disk:{name}@NQN names its host"
+            ))),
+        }
     }
 
     fn may_see(&self, name: &str) -> bool {
@@ -168,12 +180,12 @@ impl FromRequestParts<Arc<AgentApi>> for DiskClient {
             return Ok(Self { name, ..Self::operator() });
         }
         let (disks, exports) = (authorizer.disks_of(&token), authorizer.may_export_disks(&token));
-        if !exports && disks.as_ref().is_some_and(Vec::is_empty) {
+        if !exports && disks.is_empty() {
             return Err(ProblemDetails::forbidden(
                 "the token has no scope for disks: the agent's operator issues one with penstock token create --scope disk:NAME",
             ));
         }
-        Ok(Self { name, disks, exports })
+        Ok(Self { name, disks: Some(disks), exports })
     }
 }
 
@@ -383,6 +395,7 @@ pub(super) async fn connection(
     let Some(disk) = known.filter(|disk| client.may_use(&disk.name)) else {
         return Err(refused(&DiskConnectionError::Unknown(name)));
     };
+    client.check_host(&disk.name, &host_nqn)?;
     let (name, host) = (disk.name.clone(), host_nqn.clone());
     let found = with_disks(&api, move |disks| disks.connection(&name, &host)).await?;
     let found = found.map_err(|error| refused(&error))?;
