@@ -141,10 +141,8 @@ async fn write_rows(
     memory: Arc<TransferMemory>,
 ) {
     let path = state.join(FILE);
-    // What cannot be read is reported by the first row that is written.
-    if path.exists()
-        && let Ok(rows) = database::read(&path, REMEMBERED_ROWS).await
-    {
+    if path.exists() {
+        let rows = database::read_at_start(&path, REMEMBERED_ROWS).await;
         rows.iter().for_each(|row| memory.add(row));
     }
     let mut database = None;

@@ -6,12 +6,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use penstock_daemon::sqlite::SqliteFault;
 use penstock_daemon::state::StateError;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow,
     SqliteSynchronous,
 };
-use sqlx::{AssertSqlSafe, Connection, Row as _};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection, Row as _};
 
 use super::row::{HistoryRow, ProtectionName, TransferVerdict};
 
@@ -60,8 +61,12 @@ pub struct HistoryError {
 /// Fault of the file or of a statement.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HistoryFault {
-    #[error("{0}{remedy}", remedy = remedy(.0))]
+    #[error("{0}: {remedy}", remedy = remedy(.0))]
     Database(#[from] sqlx::Error),
+    #[error("{0}: {remedy}", remedy = remedy_of_reader(.0))]
+    Read(sqlx::Error),
+    #[error("damaged: {0}")]
+    Damaged(String),
     #[error("{}", penstock_sys::fs::describe(.0))]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -70,17 +75,30 @@ pub(super) enum HistoryFault {
     Newer(i64),
 }
 
-/// Remedy for a fault of the database.
+/// Remedy for a fault that the agent meets.
 fn remedy(error: &sqlx::Error) -> &'static str {
-    const SQLITE_CANTOPEN: i32 = 14;
-    match code(error) {
-        _ if is_damage(error) => ": the agent renames it and begins a new one when it next writes",
-        Some(SQLITE_CANTOPEN) => {
-            ": run this as the agent's user, and set PENSTOCK_STATE to its state directory"
-        }
-        _ => "",
+    match fault_of(error) {
+        Some(SqliteFault::Damaged) => RENAMED_BY_AGENT,
+        Some(fault) => fault.remedy(),
+        None => "stop the agent and move the file away to begin a new one",
     }
 }
+
+/// Remedy for a fault that another program meets.
+fn remedy_of_reader(error: &sqlx::Error) -> &'static str {
+    match fault_of(error) {
+        Some(SqliteFault::Damaged) => RENAMED_BY_AGENT,
+        Some(SqliteFault::NotWritable) => {
+            "run this as the agent's user with PENSTOCK_STATE set to its state directory; from a directory that \
+             cannot be written, copy history.db and history.db-wal to one that can"
+        }
+        Some(fault) => fault.remedy(),
+        None => "it is no history of an agent: set PENSTOCK_STATE to its state directory",
+    }
+}
+
+/// Treatment of a damaged file by the agent.
+const RENAMED_BY_AGENT: &str = "the agent renames it and begins a new one when it next starts";
 
 impl HistoryError {
     pub(super) fn new(path: &Path, source: HistoryFault) -> Self {
@@ -135,29 +153,60 @@ async fn migrate(pool: &SqlitePool) -> Result<(), HistoryFault> {
 }
 
 fn is_damaged(error: &HistoryError) -> bool {
-    matches!(&error.source, HistoryFault::Database(error) if is_damage(error))
+    match &error.source {
+        HistoryFault::Database(error) | HistoryFault::Read(error) => {
+            fault_of(error) == Some(SqliteFault::Damaged)
+        }
+        HistoryFault::Damaged(_) => true,
+        _ => false,
+    }
 }
 
-/// True for SQLITE_CORRUPT and SQLITE_NOTADB.
-fn is_damage(error: &sqlx::Error) -> bool {
-    matches!(code(error), Some(11 | 26))
-}
-
-fn code(error: &sqlx::Error) -> Option<i32> {
-    let sqlx::Error::Database(error) = error else { return None };
-    // The lower eight bits are the primary code.
-    error.code()?.parse::<i32>().ok().map(|code| code & 0xFF)
+fn fault_of(error: &sqlx::Error) -> Option<SqliteFault> {
+    SqliteFault::of_code(&error.as_database_error()?.code()?)
 }
 
 /// Renames a damaged file, so that an operator can repair it.
-fn set_aside(path: &Path, error: &HistoryError) {
-    let aside = path.with_extension("db.damaged");
-    tracing::error!("{error}: renamed to {}, a new one is created", aside.display());
-    let _ = std::fs::rename(path, aside);
-    for suffix in ["-wal", "-shm"] {
-        let mut other = path.to_owned().into_os_string();
-        other.push(suffix);
-        let _ = std::fs::remove_file(other);
+fn set_aside(path: &Path) {
+    let shown = path.display();
+    match penstock_daemon::sqlite::set_aside(path) {
+        Ok(aside) => tracing::error!(
+            "history {shown} is damaged: renamed to {}, a new one is created",
+            aside.display()
+        ),
+        Err(error) => tracing::error!(
+            "history {shown} is damaged, and cannot be renamed: {}",
+            penstock_sys::fs::describe(&error)
+        ),
+    }
+}
+
+/// Reads the latest `rows` for an agent that starts, oldest first. A damaged file is renamed at once: rows could be appended
+/// to it, but nothing may ever read them. Another fault is logged.
+pub(super) async fn read_at_start(path: &Path, rows: u32) -> Vec<HistoryRow> {
+    let read = match check(path).await {
+        Ok(()) => read(path, rows).await,
+        Err(error) => Err(error),
+    };
+    read.unwrap_or_else(|error| {
+        match is_damaged(&error) {
+            true => set_aside(path),
+            false => tracing::warn!("{error}: forecasts begin without earlier transfers"),
+        }
+        Vec::new()
+    })
+}
+
+/// Checks all pages of the file.
+async fn check(path: &Path) -> Result<(), HistoryError> {
+    let pool = open_to_read(path).await?;
+    let found = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(&pool).await;
+    pool.close().await;
+    let found: String =
+        found.map_err(|error| HistoryError::new(path, HistoryFault::Read(error)))?;
+    match found.as_str() {
+        "ok" => Ok(()),
+        _ => Err(HistoryError::new(path, HistoryFault::Damaged(found))),
     }
 }
 
@@ -173,7 +222,7 @@ pub(super) async fn append(
             if let Some(pool) = database.take() {
                 pool.close().await;
             }
-            set_aside(path, &error);
+            set_aside(path);
             append_once(path, database, row).await
         }
         appended => appended,
@@ -252,16 +301,26 @@ pub(super) async fn insert(
 
 /// Reads the latest `rows`, oldest first.
 pub(super) async fn read(path: &Path, rows: u32) -> Result<Vec<HistoryRow>, HistoryError> {
+    let pool = open_to_read(path).await?;
+    let found = select(&pool, rows).await;
+    pool.close().await;
+    found.map_err(|fault| match fault {
+        HistoryFault::Database(error) => HistoryError::new(path, HistoryFault::Read(error)),
+        other => HistoryError::new(path, other),
+    })
+}
+
+async fn open_to_read(path: &Path) -> Result<SqlitePool, HistoryError> {
     let options = SqliteConnectOptions::new()
         .filename(path)
         .create_if_missing(false)
         .busy_timeout(BUSY_TIMEOUT)
-        .pragma("query_only", "ON");
+        .pragma("query_only", "ON")
+        // Readers print to a terminal, and a whole history takes seconds on a busy host.
+        .disable_statement_logging();
     let pool = SqlitePoolOptions::new().max_connections(1).acquire_timeout(BUSY_TIMEOUT * 2);
-    let pool = pool.connect_with(options).await.map_err(at(path))?;
-    let found = select(&pool, rows).await;
-    pool.close().await;
-    found.map_err(at(path))
+    let pool = pool.connect_with(options).await;
+    pool.map_err(|error| HistoryError::new(path, HistoryFault::Read(error)))
 }
 
 async fn select(pool: &SqlitePool, rows: u32) -> Result<Vec<HistoryRow>, HistoryFault> {

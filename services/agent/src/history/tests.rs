@@ -124,6 +124,23 @@ fn damaged_file_is_set_aside() {
 }
 
 #[test]
+fn damaged_pages_are_found_at_start() {
+    let state = tempfile::tempdir().unwrap();
+    let path = state.path().join(FILE);
+    store(state.path(), (1..200).map(|id| ended(id, "done")));
+    // Pages of old rows: new ones are appended to others.
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2 / 4096 * 4096;
+    bytes[middle..middle + 4 * 4096].fill(7);
+    std::fs::write(&path, &bytes).unwrap();
+    let refused = read(state.path(), 1000).unwrap_err().to_string();
+    assert!(refused.contains("when it next starts"), "{refused}");
+    store(state.path(), [ended(200, "done")]);
+    assert_eq!(read(state.path(), 1000).unwrap().len(), 1);
+    assert_eq!(std::fs::read(state.path().join("history.db.damaged")).unwrap(), bytes);
+}
+
+#[test]
 fn newer_format_is_left_alone() {
     let state = tempfile::tempdir().unwrap();
     store(state.path(), [ended(1, "done")]);

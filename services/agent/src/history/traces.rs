@@ -71,7 +71,12 @@ impl EndedTrace {
         directory.write(&name, &text, 0o600)?;
         let all = trace_files(state)?;
         let surplus = all.len().saturating_sub(TRACES_MAX);
-        Ok(all[..surplus].iter().try_for_each(std::fs::remove_file)?)
+        // An agent and copies may remove the same ones at once.
+        let remove = |path: &PathBuf| match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        Ok(all[..surplus].iter().try_for_each(remove)?)
     }
 }
 
