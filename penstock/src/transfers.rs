@@ -8,7 +8,7 @@ use anyhow::Context;
 use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::HTTP_PORT;
 use penstock_agent::http::api::{ControllerFacts, TransferChange, TransferFacts};
-use penstock_agent::http::tuning::{RateForecastFacts, TuningDecisionFacts, TuningFacts};
+use penstock_agent::http::tuning::{RateForecastFacts, TuningFacts};
 use penstock_agent::submitted::TransferStatus;
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 
@@ -197,7 +197,6 @@ fn show_tuning(
     if tuning.decisions_left_out > 0 {
         writeln!(output, "{} earlier decisions are left out", tuning.decisions_left_out)?;
     }
-    let would = if tuning.mode == "observe" { " (not applied)" } else { "" };
     for one in &tuning.decisions {
         let rate = BitRate(one.bits_per_second).to_string();
         let (from, to, workers) = match () {
@@ -205,11 +204,8 @@ fn show_tuning(
             () if one.writers != one.target_writers => (one.writers, one.target_writers, "writers"),
             () => (one.streams, one.target_streams, "streams"),
         };
-        let TuningDecisionFacts { seconds, reason, .. } = one;
-        writeln!(
-            output,
-            "{seconds:7.1} s  {rate:>12}  {from:>3} -> {to:<3} {workers}  {reason}{would}"
-        )?;
+        let (seconds, reason) = (one.seconds, printable(&one.reason));
+        writeln!(output, "{seconds:7.1} s  {rate:>12}  {from:>3} -> {to:<3} {workers}  {reason}")?;
     }
     for RateForecastFacts { seconds, p10_bps, p50_bps, p90_bps } in &tuning.forecasts {
         let [p10, p50, p90] = [p10_bps, p50_bps, p90_bps].map(|rate| BitRate(*rate));
@@ -223,8 +219,8 @@ fn show_tuning(
         writeln!(output, "no forecast of the next seconds: {}", printable(why))?;
     }
     match (&tuning.ended, &tuning.latest) {
-        (Some(why), _) => writeln!(output, "{name} keeps its streams: {why}")?,
-        (None, Some(latest)) => writeln!(output, "latest: {latest}")?,
+        (Some(why), _) => writeln!(output, "{name} keeps its streams: {}", printable(why))?,
+        (None, Some(latest)) => writeln!(output, "latest: {}", printable(latest))?,
         (None, None) => {
             writeln!(output, "no decision yet: {name} measures the rate of its first streams")?;
         }

@@ -62,20 +62,23 @@ pub struct TuningRecord {
     pub decision: TunerDecision,
     /// Transfers that the decision is for: more than one where they share a search.
     pub transfers: u16,
+    /// False for a change that the mode only lists.
+    pub is_applied: bool,
 }
 
 impl TuningRecord {
     /// Reason in one sentence. Streams in it are those of all transfers that share the search.
     #[must_use]
     pub fn reason(&self) -> String {
-        reason_text(&self.decision, self.transfers)
+        reason_text(&self.decision, self.transfers, self.is_applied)
     }
 }
 
-fn reason_text(decision: &TunerDecision, transfers: u16) -> String {
+fn reason_text(decision: &TunerDecision, transfers: u16, is_applied: bool) -> String {
+    let note = if is_applied { "" } else { " (not applied)" };
     match transfers {
-        0 | 1 => decision.reason.to_string(),
-        _ => format!("{transfers} transfers to this host together: {}", decision.reason),
+        0 | 1 => format!("{}{note}", decision.reason),
+        _ => format!("{transfers} transfers to this host together: {}{note}", decision.reason),
     }
 }
 
@@ -308,8 +311,15 @@ impl AutoTuner {
                 StageChange { stage: PipelineStage::Streams, from: self.start.streams, to };
             let reason = ChangeReason::WarmStart { change, transfers };
             let (limit, decision) = (BindingLimit::of(&sample), TunerDecision { target, reason });
-            let transfers = 1;
-            self.keep(TuningRecord { at, rate_bps, workers, limit, decision, transfers });
+            self.keep(TuningRecord {
+                at,
+                rate_bps,
+                workers,
+                limit,
+                decision,
+                transfers: 1,
+                is_applied: true,
+            });
         }
         if self.mode == TuningMode::History {
             return None;
@@ -317,10 +327,18 @@ impl AutoTuner {
         let (target, decision) = self.decide(&sample, sharing, known);
         if let Some((decision, transfers)) = decision {
             let decision = TunerDecision { target, ..decision };
-            self.latest = Some(reason_text(&decision, transfers));
+            let is_applied = self.mode == TuningMode::Auto || !decision.reason.is_change();
+            self.latest = Some(reason_text(&decision, transfers, is_applied));
             if decision.reason.is_notable() {
-                let limit = BindingLimit::of(&sample);
-                self.keep(TuningRecord { at, rate_bps, workers, limit, decision, transfers });
+                self.keep(TuningRecord {
+                    at,
+                    rate_bps,
+                    workers,
+                    limit: BindingLimit::of(&sample),
+                    decision,
+                    transfers,
+                    is_applied,
+                });
             }
         }
         if target == self.wanted {
@@ -549,6 +567,17 @@ mod tests {
         assert_eq!((unknown.wanted.streams, unknown.report().ended), (4, Some(HISTORY_LACKS)));
         assert_eq!(tuner.switch(TuningMode::Auto), None, "it searches from these");
         assert_eq!((tuner.wanted.streams, tuner.report().ended), (16, None));
+    }
+
+    #[test]
+    fn observed_changes_are_named_so() {
+        let change = StageChange { stage: PipelineStage::Streams, from: 2, to: 1 };
+        let reason = ChangeReason::Probing { change };
+        let decision = TunerDecision { target: Parallelism::streams(1), reason };
+        // A mode that changes while it runs leaves the reasons of earlier decisions as they are.
+        assert!(!reason_text(&decision, 1, true).contains("not applied"));
+        assert!(reason_text(&decision, 1, false).ends_with("(not applied)"));
+        assert!(reason_text(&decision, 3, false).starts_with("3 transfers"));
     }
 
     #[test]
