@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use penstock_agent::history::HistoryRow;
+use penstock_agent::history::{self, HistoryRow};
 use penstock_forecast::online::{self, ForecastRequest};
 use penstock_forecast::{
     MODEL_BYTES_MAX, ModelBundle, ModelForecast, ModelRefusal, PastTransfer, TransferFeatures,
@@ -31,7 +31,7 @@ use crate::json::tune::{ForecastJson, ForecastModelJson, PredictionJson};
 /// Model file in the state directory, used where no other is named.
 pub(super) const MODEL_FILE: &str = "forecast-model.json";
 
-/// Most names of the history that are resolved for a request by address.
+/// Most names of the history that are resolved for a request by another name or an address.
 const RESOLVED_NAMES_MAX: usize = 64;
 
 pub(super) const AFTER_HELP: &str = "\
@@ -81,14 +81,15 @@ pub(super) fn run(args: &PredictArgs) -> Result<Code, CommandFailure> {
         Some(path) => Some((path.clone(), read_model(path)?)),
         None => default_model()?,
     };
-    let history = usable_transfers(&rows);
-    let prediction = predict(&history, &request, model.as_ref(), args);
+    let usable = usable_transfers(&rows);
+    let prediction = predict(&usable, &request, model.as_ref(), args);
     if args.json {
         json::print(&prediction)?;
     } else if let Some(forecast) = &prediction.forecast {
         show(forecast, &prediction)?;
     }
-    match refusal_text(&prediction, model.as_ref().map(|(path, _)| path.as_path())) {
+    let path = credentials::state()?.path().join(history::FILE);
+    match refusal_text(&prediction, model.as_ref().map(|(path, _)| path.as_path()), &path) {
         None => Ok(Code::Done),
         Some(why) if args.json => {
             say(&why);
@@ -99,25 +100,39 @@ pub(super) fn run(args: &PredictArgs) -> Result<Code, CommandFailure> {
 }
 
 /// Reasons why there is no forecast: that of the history, and that of the model where there is one.
-fn refusal_text(prediction: &PredictionJson, model: Option<&Path>) -> Option<String> {
-    let why = prediction.refusal.as_ref()?;
+fn refusal_text(
+    prediction: &PredictionJson,
+    model: Option<&Path>,
+    history: &Path,
+) -> Option<String> {
+    let mut why = prediction.refusal.clone()?;
+    if prediction.usable_transfers == 0 {
+        let text = "has no transfer that counts: the agent on this host with that state directory keeps it";
+        why = format!("{why}; {} {text}", history.display());
+    }
     let by_model = prediction.model_refusal.as_ref().zip(model);
     Some(match by_model {
         Some((reason, path)) => format!("{why}; the model {}: {reason}", path.display()),
-        None => why.clone(),
+        None => why,
     })
 }
 
 /// Names of this host in the history, with its addresses there.
 fn local_names(rows: &[HistoryRow]) -> BTreeSet<String> {
-    let mut names = BTreeSet::from([host_name()]);
-    for row in rows {
-        let own = if row.direction == "send" { &row.source } else { &row.destination };
-        names.insert(own.clone());
-        let is_own = |host: &&String| host.parse().is_ok_and(is_own_address);
-        names.extend([&row.source, &row.destination].into_iter().filter(is_own).cloned());
-    }
+    let own = |row: &'_ HistoryRow| match row.direction.as_str() {
+        "send" => row.source.clone(),
+        _ => row.destination.clone(),
+    };
+    let mut names: BTreeSet<String> = rows.iter().map(own).collect();
+    names.insert(host_name());
+    let is_own = |host: &&&str| host.parse().is_ok_and(is_own_address);
+    names.extend(hosts_of(rows).iter().filter(is_own).map(|host| (*host).to_owned()));
     names
+}
+
+/// Hosts of the history, each once: a look-up of an address takes a system call.
+fn hosts_of(rows: &[HistoryRow]) -> BTreeSet<&str> {
+    rows.iter().flat_map(|row| [row.source.as_str(), row.destination.as_str()]).collect()
 }
 
 /// Names and addresses of the host of a location. The history has a name where the agent connected to one.
@@ -129,14 +144,13 @@ fn names_of(location: &Location, local: &BTreeSet<String>, rows: &[HistoryRow]) 
     let mut names = BTreeSet::from([host.clone(), host.to_ascii_lowercase()]);
     let addresses = addresses_of(host);
     names.extend(addresses.iter().map(IpAddr::to_string));
-    if host.parse::<IpAddr>().is_ok() {
-        let hosts = rows.iter().flat_map(|row| [&row.source, &row.destination]);
-        let named: BTreeSet<&String> =
-            hosts.filter(|host| host.parse::<IpAddr>().is_err()).collect();
-        let is_it = |name: &&&String| addresses_of(name).iter().any(|ip| addresses.contains(ip));
-        names.extend(
-            named.iter().take(RESOLVED_NAMES_MAX).filter(is_it).map(|name| (*name).clone()),
-        );
+    let hosts = hosts_of(rows);
+    let is_named = |name: &String| name.parse::<IpAddr>().is_err() && hosts.contains(name.as_str());
+    // The history may have another name of the host, such as the one with its domain.
+    if !addresses.is_empty() && !names.iter().any(is_named) {
+        let named = hosts.iter().copied().filter(|host| host.parse::<IpAddr>().is_err());
+        let is_it = |name: &&str| addresses_of(name).iter().any(|ip| addresses.contains(ip));
+        names.extend(named.take(RESOLVED_NAMES_MAX).filter(is_it).map(str::to_owned));
     }
     if addresses.iter().any(|ip| is_own_address(*ip)) {
         names.extend(local.iter().cloned());
