@@ -205,7 +205,10 @@ fn trained_model_replaces_former() {
     };
     fs::write(&trained, "no model").unwrap();
     let refused = train();
-    assert!(refused.code == 1 && refused.error.contains(".new: "), "{refused:?}");
+    assert!(
+        refused.code == 1 && refused.error.contains("/sequence-model.safetensors: "),
+        "{refused:?}"
+    );
     assert!(refused.error.contains("forecasts go on as before"), "{refused:?}");
     assert_eq!(fs::read(&model).unwrap(), b"the former model");
     // A model of measured traces, in the form that the training writes.

@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -76,9 +75,23 @@ pub(super) fn write(path: &Path, rows: &[HistoryRow]) -> Result<(), CommandFailu
             return Err(error).or_exit(Code::Usage);
         }
     };
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-    let written = file.and_then(|mut file| file.write_all(&bytes));
-    written.with_context(|| format!("cannot write {}", path.display()))?;
+    put(path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(())
+}
+
+/// Replaces a file whole, with mode 0600: a failure leaves the former one. Pipes and devices are written to.
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // A link keeps leading to the file.
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if path.metadata().is_ok_and(|found| !found.is_file()) {
+        return OpenOptions::new().write(true).open(&path)?.write_all(bytes);
+    }
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().prefix(".penstock-export-").tempfile_in(directory)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(&path)?;
     Ok(())
 }
 
@@ -163,6 +176,9 @@ fn parquet(rows: &[HistoryRow]) -> anyhow::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::Field;
     use penstock_agent::history::TransferVerdict;
@@ -225,6 +241,20 @@ mod tests {
         fields.sort_unstable();
         columns.sort_unstable();
         assert_eq!(columns, fields);
+    }
+
+    #[test]
+    fn export_replaces_file_privately() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("history.csv");
+        std::fs::write(&path, "former").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let reader = std::fs::File::open(&path).unwrap();
+        write(&path, &[row(1)]).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(std::fs::read_to_string(&path).unwrap().starts_with("id,"));
+        // Whoever reads the former file still has all of it.
+        assert_eq!(std::io::read_to_string(reader).unwrap(), "former");
     }
 
     #[test]

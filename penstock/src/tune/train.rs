@@ -125,7 +125,9 @@ impl Training<'_> {
                 script.display()
             );
         }
-        let fresh = state.path().join(format!("{model}.new"));
+        // In a directory of its own: two trainings at once may not write to one file.
+        let directory = tempfile::tempdir().context("cannot make a directory for the model")?;
+        let fresh = directory.path().join(model);
         let status = Command::new(python)
             .arg(script)
             .args(inputs)
@@ -142,8 +144,6 @@ impl Training<'_> {
             let bytes = std::fs::read(&fresh).with_context(|| fresh.display().to_string())?;
             Ok(state.write(model, &bytes, 0o600)?)
         };
-        let installed = install();
-        let _ = std::fs::remove_file(&fresh);
-        installed.map_err(|error| anyhow::anyhow!("{error:#}: forecasts go on as before"))
+        install().map_err(|error| anyhow::anyhow!("{error:#}: forecasts go on as before"))
     }
 }
