@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import http.client
 import os
 import pickle
 import threading
+import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -404,6 +406,28 @@ def test_replaced_files_are_not_mixed(fs: PenstockFileSystem, root: str, stored:
         file.seek(8_000_000)
         with pytest.raises(OSError, match="changed while it was read"):
             file.read(10)
+
+
+def test_file_written_in_place_is_no_mixture(
+    shared_agent: daemons.Daemon, fs: PenstockFileSystem, root: str, stored: Path
+) -> None:
+    """A gateway breaks an answer off whose file changes after `If-Match` held."""
+    size = 64 << 20
+    (stored / "f").write_bytes(bytes(size))
+    url = f"{shared_agent.webdav('http')}{root}/f"
+    for demands, is_whole in ((False, True), (True, False)):
+        headers = {"authorization": f"Bearer {shared_agent.token}"}
+        if demands:
+            headers["if-match"] = fs.info(f"{root}/f")["etag"]
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
+            read = len(answer.read(1))
+            with (stored / "f").open("r+b") as file:
+                file.seek(size - 1)
+                file.write(b"x")
+            with contextlib.suppress(http.client.IncompleteRead, ConnectionError):
+                read += len(answer.read())
+        assert (read == size) is is_whole
+        (stored / "f").write_bytes(bytes(size))
 
 
 def test_errors_are_those_of_files(fs: PenstockFileSystem, root: str, stored: Path) -> None:

@@ -152,7 +152,9 @@ pub(crate) async fn get(
     )
     .await
     .map_err(refused)?;
-    let reader = FileReader { file, buffers: gateway.buffers.clone(), pieces: pieces.into() };
+    let demanded = request.headers.contains_key(header::IF_MATCH).then_some(validators);
+    let reader =
+        FileReader { file, buffers: gateway.buffers.clone(), pieces: pieces.into(), demanded };
     let body = body(reader, DownloadAccount { file: account, is_whole: status == StatusCode::OK });
     Ok((status, headers, body).into_response())
 }
@@ -260,12 +262,15 @@ impl BodyAccount for DownloadAccount {
     }
 }
 
-/// Reads pieces of a file. A file that becomes shorter ends the connection before the announced length.
+/// Reads pieces of a file. A file that becomes shorter ends the connection before the announced length, and so does one that
+/// changes where the client demands a state of it.
 #[derive(Debug)]
 struct FileReader {
     file: Arc<File>,
     buffers: BufferPool,
     pieces: VecDeque<BodyPiece>,
+    /// State that the client demands by `If-Match`.
+    demanded: Option<Validators>,
 }
 
 impl ChunkSource for FileReader {
@@ -282,7 +287,14 @@ impl ChunkSource for FileReader {
                     let rest = ByteRange { start: range.start + count as u64, bytes: left };
                     self.pieces.push_front(BodyPiece::Data(rest));
                 }
-                read_chunk(&self.file, &self.buffers, range.start, count)
+                let chunk = read_chunk(&self.file, &self.buffers, range.start, count)?;
+                match &self.demanded {
+                    // Another program writes the file in place: these bytes may be of either state.
+                    Some(state) if Validators::of(&fs::stat_file(&self.file)?) != *state => {
+                        Err(io::Error::other("the file changed while it was sent"))
+                    }
+                    _ => Ok(chunk),
+                }
             }
         }
     }
@@ -299,7 +311,8 @@ pub(crate) fn file_body(
     range: ByteRange,
     account: impl BodyAccount,
 ) -> Body {
-    body(FileReader { file, buffers, pieces: [BodyPiece::Data(range)].into() }, account)
+    let pieces = [BodyPiece::Data(range)].into();
+    body(FileReader { file, buffers, pieces, demanded: None }, account)
 }
 
 /// Streams what `reader` reads.
