@@ -1,8 +1,8 @@
 //! Incremental allocation: translates names to numbers and re-solves only the connected component that a change
-//! touches.
+//! touches, or a region of a large one ([`region`]).
 //!
 //! Two demands are connected if a resource is on paths of both, or if they are in one class, which divides its weight
-//! among them. Components are always solved separately, so a change gives the same result as solving the whole problem.
+//! among them. Components are always solved separately, so solving one gives the same result as the whole problem.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,15 @@ use penstock_units::BitRate;
 
 use crate::network::{ClassTerms, DemandTerms, FlowNetwork, FlowStop, bits_per_second};
 use crate::outcome::{Allocation, Allotment, Bound, ClassUse, PathShare, ResourceUse};
+use crate::paths::PathFractions;
 use crate::problem::{Class, Demand, Policy, Problem, ProblemError, RATE_MAX, Resource};
-use crate::procedure::solve;
+use crate::procedure::{Solution, StageRates, Surroundings, solve, solve_region};
 
 mod components;
+mod region;
 
 use components::{Component, Components};
+use region::DemandChange;
 
 type IdsByName = HashMap<String, u32, FixedState>;
 
@@ -25,7 +28,8 @@ type IdsByName = HashMap<String, u32, FixedState>;
 /// # Errors
 /// If a name is unknown or repeated, or a number is out of range.
 pub fn allocate(problem: &Problem) -> Result<Allocation, ProblemError> {
-    let allocator = Allocator::new(problem)?;
+    let mut allocator = Allocator::unsolved(problem)?;
+    allocator.solve_all(false);
     Ok(Allocation {
         allotments: (0..problem.demands.len() as u32)
             .map(|id| allocator.allotment_of(id))
@@ -47,18 +51,48 @@ pub struct Allocator {
     resource_names: IdsByName,
     class_names: IdsByName,
     demand_names: IdsByName,
+    /// Number of demands with several paths.
+    with_paths: usize,
+    /// Tiers of classes, and tier 0, in order.
+    tiers: Vec<u8>,
+    /// True if all demands have [`KeptFlow`]s, so that regions can be solved.
+    is_kept: bool,
+    /// Changes of which only the region was solved, since all was.
+    region_changes: usize,
+    /// Rate per weight of each demand, to choose those of a region.
+    levels: Vec<u64>,
 }
 
 #[derive(Debug, Clone)]
 struct ResourceEntry {
     resource: Resource,
+    /// Position among all resources by name.
+    order: u32,
     demands: Vec<u32>,
+    /// Grains of its flows.
+    used: u128,
+    /// Grains of the flows of each of [`Allocator::tiers`] after the round of the tier's floor.
+    tier_floors: Vec<u128>,
 }
 
 #[derive(Debug, Clone)]
 struct ClassEntry {
     class: Class,
     demands: Vec<u32>,
+    /// Sum of the weights of its demands.
+    weight: u64,
+    /// The sum with which its demands were last solved together.
+    solved_weight: u64,
+    /// Sum of [`KeptFlow::stages`].
+    used: StageRates,
+}
+
+/// State of a demand on one path, from which a region is solved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct KeptFlow {
+    /// Numerator of its fraction of the weight.
+    fraction: u128,
+    stages: StageRates,
 }
 
 #[derive(Debug, Clone)]
@@ -74,6 +108,8 @@ struct DemandEntry {
     /// Rate in bits per second and bottleneck of each path.
     shares: Vec<(u64, Stop)>,
     stop: Stop,
+    /// State of each path; empty if no region was solved since.
+    kept: Vec<KeptFlow>,
 }
 
 /// [`Bound`] with numbers instead of names.
@@ -115,6 +151,13 @@ impl Allocator {
     /// # Errors
     /// As [`allocate`].
     pub fn new(problem: &Problem) -> Result<Self, ProblemError> {
+        let mut all = Self::unsolved(problem)?;
+        let keeps = all.has_regions();
+        all.solve_all(keeps);
+        Ok(all)
+    }
+
+    fn unsolved(problem: &Problem) -> Result<Self, ProblemError> {
         problem.check()?;
         let Problem { resources, classes, demands, policy } = problem;
         let count = demands.len();
@@ -128,9 +171,19 @@ impl Allocator {
             resource_names: names(resources.len()),
             class_names: names(classes.len()),
             demand_names: names(count),
+            with_paths: 0,
+            tiers: Vec::new(),
+            is_kept: false,
+            region_changes: 0,
+            levels: Vec::new(),
         };
         for resource in resources {
             all.add_resource(resource.clone())?;
+        }
+        let mut by_name: Vec<u32> = (0..resources.len() as u32).collect();
+        by_name.sort_unstable_by_key(|id| resources[*id as usize].name.as_str());
+        for (order, id) in by_name.into_iter().enumerate() {
+            all.resources[id as usize].order = order as u32;
         }
         for class in classes {
             all.add_class(class.clone())?;
@@ -138,8 +191,6 @@ impl Allocator {
         for demand in demands {
             all.add_demand(demand)?;
         }
-        let all_demands: Vec<u32> = (0..count as u32).collect();
-        all.solve_around(&all_demands);
         Ok(all)
     }
 
@@ -149,7 +200,9 @@ impl Allocator {
     /// As [`allocate`]; the allocation is unchanged then.
     pub fn insert(&mut self, demand: &Demand) -> Result<Vec<Allotment>, ProblemError> {
         let id = self.add_demand(demand)?;
-        Ok(self.changed_around_and(id, &[id]))
+        let mut change = DemandChange::default();
+        change.add_demand(id, self.entry(id));
+        Ok(self.changed_with(id, &change))
     }
 
     /// Removes a demand. Returns the allotments that changed.
@@ -157,8 +210,11 @@ impl Allocator {
     /// # Errors
     /// If no demand has the name.
     pub fn remove(&mut self, name: &str) -> Result<Vec<Allotment>, ProblemError> {
-        let around = self.take_demand(name)?.1;
-        Ok(self.changed_around(&around))
+        let old = self.take_demand(name)?;
+        let mut change = DemandChange::default();
+        change.touch(&old);
+        let changed = self.solve_change(&change);
+        Ok(self.allotments_of(&changed))
     }
 
     /// Replaces the demand of the same name. Returns the allotments that changed.
@@ -166,11 +222,14 @@ impl Allocator {
     /// # Errors
     /// As [`allocate`], or if no demand has the name; the allocation is unchanged then.
     pub fn update(&mut self, demand: &Demand) -> Result<Vec<Allotment>, ProblemError> {
-        let (old, mut around) = self.take_demand(&demand.name)?;
+        let old = self.take_demand(&demand.name)?;
         match self.add_demand(demand) {
             Ok(id) => {
-                around.push(id);
-                Ok(self.changed_around_and(id, &around))
+                let mut change = DemandChange::default();
+                change.touch(&old);
+                change.add_demand(id, self.entry(id));
+                self.start_from(id, &old);
+                Ok(self.changed_with(id, &change))
             }
             Err(error) => {
                 self.place(old);
@@ -188,14 +247,18 @@ impl Allocator {
         resource: &str,
         capacity: BitRate,
     ) -> Result<Vec<Allotment>, ProblemError> {
-        let Some(id) = self.resource_names.get(resource) else {
+        let Some(id) = self.resource_names.get(resource).copied() else {
             return Err(unknown("the change", "resource", resource));
         };
-        let entry = &mut self.resources[*id as usize];
+        let entry = &mut self.resources[id as usize];
         Resource::new(resource, capacity).check()?;
         entry.resource.capacity = capacity;
-        let around = entry.demands.clone();
-        Ok(self.changed_around(&around))
+        let mut change = DemandChange::default();
+        for demand in &self.resources[id as usize].demands {
+            change.add_demand(*demand, self.entry(*demand));
+        }
+        let changed = self.solve_change(&change);
+        Ok(self.allotments_of(&changed))
     }
 
     /// Replaces the class of the same name. Returns the allotments that changed.
@@ -208,9 +271,12 @@ impl Allocator {
         };
         class.check()?;
         let entry = &mut self.classes[*id as usize];
+        // The sums of all resources are by tiers.
+        self.is_kept &= entry.class.tier == class.tier;
         entry.class = class;
         let around = entry.demands.clone();
-        Ok(self.changed_around(&around))
+        let changed = self.changed_around(&around);
+        Ok(self.allotments_of(&changed))
     }
 
     /// Returns the allotment of a demand.
@@ -251,17 +317,22 @@ impl Allocator {
         self.classes.iter().map(|entry| self.class_use(entry)).collect()
     }
 
-    fn class_use(&self, ClassEntry { class, demands }: &ClassEntry) -> ClassUse {
-        let (mut used, mut wanted, mut flows) = (0, 0_u64, 0);
+    /// Returns the sum of what the demands of a class can use.
+    fn wanted(&self, class: &ClassEntry) -> u64 {
+        let entries = class.demands.iter().map(|id| self.entry(*id));
+        let wanted = entries.filter(|entry| !entry.paths.is_empty());
+        wanted.fold(0, |all, entry| all.saturating_add(entry.limit().unwrap_or(RATE_MAX.0)))
+    }
+
+    fn class_use(&self, entry: &ClassEntry) -> ClassUse {
+        let ClassEntry { class, demands, .. } = entry;
+        let (mut used, mut flows) = (0, 0);
         for id in demands {
             let entry = self.entry(*id);
             used += entry.rate();
             flows += entry.shares.len() as u64;
-            if !entry.paths.is_empty() {
-                wanted = wanted.saturating_add(entry.limit().unwrap_or(RATE_MAX.0));
-            }
         }
-        let lacking = class.floor.0.min(wanted).saturating_sub(used);
+        let lacking = class.floor.0.min(self.wanted(entry)).saturating_sub(used);
         ClassUse {
             name: class.name.clone(),
             used: BitRate(used),
@@ -312,7 +383,8 @@ impl Allocator {
         if self.resource_names.insert(resource.name.clone(), id).is_some() {
             return Err(ProblemError::Twice { what: "resource", name: resource.name });
         }
-        self.resources.push(ResourceEntry { resource, demands: Vec::new() });
+        let (demands, tier_floors) = (Vec::new(), Vec::new());
+        self.resources.push(ResourceEntry { resource, order: 0, demands, used: 0, tier_floors });
         Ok(())
     }
 
@@ -322,7 +394,8 @@ impl Allocator {
         if self.class_names.insert(class.name.clone(), id).is_some() {
             return Err(ProblemError::Twice { what: "class", name: class.name });
         }
-        self.classes.push(ClassEntry { class, demands: Vec::new() });
+        let (demands, used) = (Vec::new(), StageRates::default());
+        self.classes.push(ClassEntry { class, demands, weight: 0, solved_weight: 0, used });
         Ok(())
     }
 
@@ -365,12 +438,14 @@ impl Allocator {
             shares: vec![(0, Stop::NoPath); paths.len()],
             paths,
             stop: Stop::NoPath,
+            kept: Vec::new(),
         }))
     }
 
     fn place(&mut self, entry: DemandEntry) -> u32 {
         let id = self.free.pop().unwrap_or(self.demands.len() as u32);
         self.demand_names.insert(entry.name.clone(), id);
+        self.with_paths += usize::from(entry.paths.len() > 1);
         for resource in entry.paths.iter().flatten() {
             let demands = &mut self.resources[*resource as usize].demands;
             // Another path of this demand may cross the resource, too.
@@ -379,46 +454,73 @@ impl Allocator {
             }
         }
         if let Some(class) = entry.class {
-            self.classes[class as usize].demands.push(id);
+            let class = &mut self.classes[class as usize];
+            class.demands.push(id);
+            class.weight += u64::from(entry.weight);
         }
         match self.demands.get_mut(id as usize) {
             Some(place) => *place = Some(entry),
             None => self.demands.push(Some(entry)),
         }
+        self.levels.resize(self.demands.len(), 0);
+        self.count_uses(id, u128::wrapping_add);
         id
     }
 
-    /// Removes a demand. Returns it with the demands that it was connected to.
-    fn take_demand(&mut self, name: &str) -> Result<(DemandEntry, Vec<u32>), ProblemError> {
+    fn take_demand(&mut self, name: &str) -> Result<DemandEntry, ProblemError> {
         let id =
             self.demand_names.remove(name).ok_or_else(|| unknown("the change", "demand", name))?;
+        self.count_uses(id, u128::wrapping_sub);
         let entry = self.demands[id as usize].take().expect("the named demand exists");
         self.free.push(id);
-        let mut around = Vec::new();
+        self.with_paths -= usize::from(entry.paths.len() > 1);
         if let Some(class) = entry.class {
-            let demands = &mut self.classes[class as usize].demands;
-            demands.retain(|other| *other != id);
-            around.extend(demands.iter());
+            let class = &mut self.classes[class as usize];
+            class.demands.retain(|other| *other != id);
+            class.weight -= u64::from(entry.weight);
         }
         for resource in entry.paths.iter().flatten() {
-            let demands = &mut self.resources[*resource as usize].demands;
-            demands.retain(|other| *other != id);
-            around.extend(demands.iter());
+            self.resources[*resource as usize].demands.retain(|other| *other != id);
         }
-        Ok((entry, around))
+        Ok(entry)
     }
 
-    fn changed_around(&mut self, around: &[u32]) -> Vec<Allotment> {
-        self.solve_around(around).into_iter().map(|id| self.allotment_of(id)).collect()
+    fn allotments_of(&self, ids: &[u32]) -> Vec<Allotment> {
+        ids.iter().map(|id| self.allotment_of(*id)).collect()
     }
 
-    /// Solves around `around`. Returns the changed allotments, and that of `id` in any case.
-    fn changed_around_and(&mut self, id: u32, around: &[u32]) -> Vec<Allotment> {
-        let mut changed = self.solve_around(around);
+    /// Returns the changed allotments, and that of `id` in any case.
+    fn changed_with(&mut self, id: u32, change: &DemandChange) -> Vec<Allotment> {
+        let mut changed = self.solve_change(change);
         if !changed.contains(&id) {
             changed.push(id);
         }
-        changed.into_iter().map(|id| self.allotment_of(id)).collect()
+        self.allotments_of(&changed)
+    }
+
+    /// Solves all components.
+    fn solve_all(&mut self, keeps: bool) -> Vec<u32> {
+        self.is_kept = false;
+        let all: Vec<u32> = (0..self.demands.len() as u32)
+            .filter(|id| self.demands[*id as usize].is_some())
+            .collect();
+        if keeps {
+            self.clear_kept();
+        }
+        self.is_kept = keeps;
+        self.region_changes = 0;
+        self.solve_around(&all)
+    }
+
+    /// Solves whole components after a change.
+    fn changed_around(&mut self, around: &[u32]) -> Vec<u32> {
+        match (self.has_regions(), self.is_kept) {
+            (true, false) => self.solve_all(true),
+            (has_regions, _) => {
+                self.is_kept = has_regions;
+                self.solve_around(around)
+            }
+        }
     }
 
     /// Solves each component that contains one of these demands, once. Returns the demands whose rate or bottleneck
@@ -440,11 +542,21 @@ impl Allocator {
         component: Component,
         changed: &mut Vec<u32>,
     ) {
+        let network = self.network(components, &component);
+        let solution = solve(&network, self.policy, self.is_kept);
+        for class in &components.classes[component.classes.clone()] {
+            let class = &mut self.classes[*class as usize];
+            class.solved_weight = class.weight;
+        }
+        self.store(components, &component, &network, &solution, changed);
+    }
+
+    /// Numbers a component, or a part of one.
+    fn network(&self, components: &mut Components, component: &Component) -> FlowNetwork {
         // Ties are broken by name, so the order of the problem does not matter.
-        let resources = &mut components.resources[component.resources];
-        let name = |id: &u32| self.resources[*id as usize].resource.name.as_str();
-        resources.sort_unstable_by(|a, b| name(a).cmp(name(b)));
-        let classes = &mut components.classes[component.classes];
+        let resources = &mut components.resources[component.resources.clone()];
+        resources.sort_unstable_by_key(|id| self.resources[*id as usize].order);
+        let classes = &mut components.classes[component.classes.clone()];
         let name = |id: &u32| self.classes[*id as usize].class.name.as_str();
         classes.sort_unstable_by(|a, b| name(a).cmp(name(b)));
         for (place, id) in resources.iter().enumerate() {
@@ -456,11 +568,13 @@ impl Allocator {
         let capacities: Vec<u64> =
             resources.iter().map(|id| self.resources[*id as usize].resource.capacity.0).collect();
         let terms = |id: &u32| {
-            let Class { weight, floor, mark, cap, tier, .. } = &self.classes[*id as usize].class;
+            let entry = &self.classes[*id as usize];
+            let Class { weight, floor, mark, cap, tier, .. } = &entry.class;
             let (mark, cap) = (mark.map(|mark| mark.0), cap.map(|cap| cap.0));
-            ClassTerms { weight: *weight, floor: floor.0, mark, cap, tier: *tier }
+            let members_weight = entry.weight;
+            ClassTerms { weight: *weight, members_weight, floor: floor.0, mark, cap, tier: *tier }
         };
-        let demands = &mut components.demands[component.demands];
+        let demands = &mut components.demands[component.demands.clone()];
         let tier = |class: u32| self.classes[class as usize].class.tier;
         demands.sort_by_key(|id| self.entry(*id).class.map_or(0, tier));
         let wants = |id: &u32| {
@@ -472,15 +586,31 @@ impl Allocator {
                 guarantee: entry.usable_guarantee(),
             }
         };
-        let network = FlowNetwork::new(
+        FlowNetwork::new(
             &capacities,
             classes.iter().map(terms).collect(),
             demands.iter().map(wants).collect(),
             demands.iter().map(|id| self.entry(*id).paths.as_slice()),
             &components.resource_indices,
-        );
-        let rates = solve(&network, self.policy);
-        for (place, id) in demands.iter().enumerate() {
+        )
+    }
+
+    /// Stores a solution. Adds the demands whose rate or bottleneck changed.
+    fn store(
+        &mut self,
+        components: &Components,
+        component: &Component,
+        network: &FlowNetwork,
+        solution: &Solution,
+        changed: &mut Vec<u32>,
+    ) {
+        let resources = &components.resources[component.resources.clone()];
+        let classes = &components.classes[component.classes.clone()];
+        let rates = &solution.rates;
+        for (place, id) in components.demands[component.demands.clone()].iter().enumerate() {
+            if self.is_kept {
+                self.count_uses(*id, u128::wrapping_sub);
+            }
             let Some(entry) = &mut self.demands[*id as usize] else { continue };
             let wanted = entry.demand;
             let is_cap = wanted.is_none() || entry.cap.is_some_and(|cap| Some(cap) < wanted);
@@ -495,7 +625,7 @@ impl Allocator {
             let of = network.flows_of_demand(place);
             let share =
                 |flow: usize| (bits_per_second(rates.grains[flow]), named(rates.stops[flow]));
-            let shares: Vec<_> = of.map(share).collect();
+            let shares: Vec<_> = of.clone().map(share).collect();
             // Limits of the demand or its class stop all its flows that still rise, so they come last.
             let is_own = |stop: &Stop| !matches!(stop, Stop::Resource(_) | Stop::OtherPaths);
             let own = shares.iter().map(|(_, stop)| *stop).find(is_own);
@@ -504,6 +634,17 @@ impl Allocator {
             if shares != entry.shares || stop != entry.stop {
                 (entry.shares, entry.stop) = (shares, stop);
                 changed.push(*id);
+            }
+            entry.kept.clear();
+            if self.is_kept {
+                let fractions = solution.fractions.of(of.clone());
+                let kept = |(flow, fraction): (usize, &u128)| KeptFlow {
+                    fraction: *fraction,
+                    stages: solution.stages_of(flow),
+                };
+                entry.kept.extend(of.zip(fractions).map(kept));
+                self.count_uses(*id, u128::wrapping_add);
+                self.set_level(*id);
             }
         }
     }

@@ -447,7 +447,14 @@ mod tests {
     /// Network of demands with limits and paths over a few resources, in two classes with caps.
     fn network(random: &mut Random) -> FlowNetwork {
         let resources = 1 + random.below(8);
-        let class = ClassTerms { weight: 1, floor: 0, mark: None, cap: Some(1), tier: 0 };
+        let class = ClassTerms {
+            weight: 1,
+            members_weight: 1,
+            floor: 0,
+            mark: None,
+            cap: Some(1),
+            tier: 0,
+        };
         let demands: Vec<_> = (0..1 + random.below(20))
             .map(|_| DemandTerms {
                 class: random.one_in(2).then(|| random.below(2) as u32),

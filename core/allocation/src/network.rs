@@ -37,6 +37,8 @@ pub(crate) enum FlowStop {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClassTerms {
     pub(crate) weight: u32,
+    /// Sum of the weights of its demands.
+    pub(crate) members_weight: u64,
     pub(crate) floor: u64,
     pub(crate) mark: Option<u64>,
     pub(crate) cap: Option<u64>,

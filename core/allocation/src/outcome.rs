@@ -46,7 +46,8 @@ pub enum Bound {
     Demand,
     /// The demand's own cap.
     Cap,
-    /// This resource is fully allotted, and no demand on it has more per weight, except by a floor.
+    /// This resource is fully allotted, and no demand on it has more per weight, except by a floor. After a change of a
+    /// large part this is nearly so.
     Resource(String),
     /// This class is at its soft high-water mark, and other classes use the rest.
     Mark(String),

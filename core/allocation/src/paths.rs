@@ -2,6 +2,8 @@
 //!
 //! Weight is also shifted between paths, where that helps a poorer demand more than it harms this one.
 
+use std::ops::Range;
+
 use crate::fill::FlowRates;
 use crate::network::{FlowNetwork, FlowStop, grains};
 use crate::problem::PATHS_MAX;
@@ -30,7 +32,7 @@ pub(crate) enum WeightShift {
 }
 
 /// Fraction of its demand's weight for each flow.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct PathFractions {
     /// Numerators, below 2^67; 0 for a path that was given up.
     over: Vec<u128>,
@@ -46,6 +48,23 @@ impl PathFractions {
             over: vec![1; network.flows()],
             under: (0..network.demands.len()).map(paths).collect(),
         }
+    }
+
+    /// Adds a demand with what [`Self::of`] returned; one whose paths are to be divided anew gets back those given up.
+    pub(crate) fn add(&mut self, of: impl Iterator<Item = u128>, revives: bool) {
+        let first = self.over.len();
+        self.over.extend(of);
+        let of = &mut self.over[first..];
+        if revives {
+            let least = of.iter().sum::<u128>() / PATH_FRACTION_MIN_DENOMINATOR;
+            of.iter_mut().for_each(|over| *over = (*over).max(least).max(1));
+        }
+        self.under.push(of.iter().sum::<u128>().max(1));
+    }
+
+    /// Returns the numerators of a demand.
+    pub(crate) fn of(&self, flows: Range<usize>) -> &[u128] {
+        &self.over[flows]
     }
 
     /// Divides a weight of each demand over its flows. Each flow gets at least 1, and 0 if its path was given up or its
@@ -66,20 +85,22 @@ impl PathFractions {
         }
     }
 
-    /// Sets fractions in proportion to rates, shifted by the levels of demands with these weights.
+    /// Sets fractions in proportion to rates, shifted by the levels of demands with these weights; if `divides` is given,
+    /// only those of demands for which it is true.
     pub(crate) fn rebalance(
         &mut self,
         network: &FlowNetwork,
         rates: &FlowRates,
         weights: &[u64],
         shift: WeightShift,
+        divides: Option<&[bool]>,
     ) {
         let levels = (shift != WeightShift::None).then(|| lowest_levels(network, rates, weights));
         let mut kept = [KEPT_MAX; PATHS_MAX];
         for demand in 0..network.demands.len() {
             let of = network.flows_of_demand(demand);
             let total: u128 = rates.grains[of.clone()].iter().sum();
-            if of.len() < 2 || total == 0 {
+            if of.len() < 2 || total == 0 || divides.is_some_and(|divides| !divides[demand]) {
                 continue;
             }
             let kept = &mut kept[..of.len()];
@@ -117,7 +138,7 @@ impl PathFractions {
         weights: &[u64],
     ) -> bool {
         let before = self.clone();
-        self.rebalance(network, rates, weights, WeightShift::Halfway);
+        self.rebalance(network, rates, weights, WeightShift::Halfway, None);
         let mut gave_up = false;
         // They resolve 1/100 of 1/100.
         let share = |over: u128, under: u128| (over << FRACTION_BITS) / under;

@@ -37,11 +37,14 @@ pub struct Policy {
     /// Most iterations that redistribute a demand's weight over its paths; at least 1. With up to 6 the weight only
     /// follows the rates of the paths.
     pub passes: u16,
+    /// Most demands of a part with several paths that a change solves whole, with the result of the whole problem;
+    /// of larger ones it solves only what is near the change.
+    pub whole_part_demands: u32,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { tier_floor_permille: 20, passes: 8 }
+        Self { tier_floor_permille: 20, passes: 8, whole_part_demands: 256 }
     }
 }
 
@@ -169,7 +172,7 @@ pub enum ProblemError {
 impl Problem {
     /// Checks the policy and the counts.
     pub(crate) fn check(&self) -> Result<(), ProblemError> {
-        let Policy { tier_floor_permille, passes } = self.policy;
+        let Policy { tier_floor_permille, passes, whole_part_demands: _ } = self.policy;
         check(&"the policy", "tier_floor_permille", u64::from(tier_floor_permille), 0..501)?;
         check(&"the policy", "passes", u64::from(passes), 1..1_001)?;
         let counts = [

@@ -31,12 +31,12 @@ const FIRST_PASS_BY_RATIO: u16 = 4;
 /// First pass that goes halfway: paths that displace each other would alternate otherwise.
 const FIRST_PASS_HALFWAY: u16 = 6;
 
-/// Returns the rates of all flows in grains, and the limits that stopped them.
-pub(crate) fn solve(network: &FlowNetwork, policy: Policy) -> FlowRates {
-    let mut procedure = Procedure::new(network, policy);
+/// Solves a component: in one pass where each demand has one path, else in all passes of the policy.
+pub(crate) fn solve(network: &FlowNetwork, policy: Policy, keeps_stages: bool) -> Solution {
+    let mut procedure = Procedure::new(network, policy, keeps_stages);
     procedure.run_rounds();
     if (0..network.demands.len()).all(|demand| network.flows_of_demand(demand).len() < 2) {
-        return procedure.rates;
+        return procedure.solution();
     }
     let follows_rates_alone = policy.passes <= PASSES_BY_RATE_ALONE;
     let mut before = Vec::new();
@@ -54,13 +54,34 @@ pub(crate) fn solve(network: &FlowNetwork, policy: Policy) -> FlowRates {
         procedure.rebalance(shift);
         procedure.run_rounds();
         if is_converged(&before, &procedure.rates.grains) {
-            return procedure.rates;
+            return procedure.solution();
         }
     }
     if !follows_rates_alone && procedure.give_up() {
         procedure.run_rounds();
     }
-    procedure.rates
+    procedure.solution()
+}
+
+/// Solves a region of a component: all flows outside keep their rates, and only demands at the change divide their
+/// weight anew.
+pub(crate) fn solve_region(
+    network: &FlowNetwork,
+    policy: Policy,
+    fractions: PathFractions,
+    surroundings: &Surroundings,
+) -> Solution {
+    let mut procedure = Procedure::new(network, policy, true);
+    procedure.fractions = fractions;
+    procedure.surroundings = Some(surroundings);
+    procedure.run_rounds();
+    if surroundings.divides.contains(&true) {
+        for shift in [WeightShift::Square, WeightShift::Halfway] {
+            procedure.rebalance(shift);
+            procedure.run_rounds();
+        }
+    }
+    procedure.solution()
 }
 
 /// True if no flow moved by more than 1/1000 of its rate.
@@ -78,9 +99,64 @@ enum FillRound {
     Idle(usize),
 }
 
+/// Rates of a flow, or sums of rates, in grains: after floors, the floor of its tier, shares, and idle capacity.
+pub(crate) type StageRates = [u128; STAGE_COUNT];
+/// Rounds of the procedure whose rates [`StageRates`] has.
+pub(crate) const STAGE_COUNT: usize = 4;
+
+/// Rates of all flows, and the state from which a region is solved later.
+pub(crate) struct Solution {
+    pub(crate) rates: FlowRates,
+    pub(crate) fractions: PathFractions,
+    /// Rates after all stages but the last; empty where a stage changed none.
+    stages: [Vec<u128>; STAGE_COUNT - 1],
+}
+
+impl Solution {
+    pub(crate) fn stages_of(&self, flow: usize) -> StageRates {
+        let mut rates = [0; STAGE_COUNT];
+        let mut last = 0;
+        for (rate, stage) in rates.iter_mut().zip(&self.stages) {
+            last = stage.get(flow).copied().unwrap_or(last);
+            *rate = last;
+        }
+        rates[STAGE_COUNT - 1] = self.rates.grains[flow];
+        rates
+    }
+}
+
+/// Use of a region's constraints by the flows around it, which keep their rates.
+#[derive(Debug)]
+pub(crate) struct Surroundings {
+    /// First tier with demands.
+    pub(crate) first_tier: u8,
+    /// Tiers in the order of `tier_floors`.
+    pub(crate) tiers: Vec<u8>,
+    /// Use of each class of the region.
+    pub(crate) classes: Vec<StageRates>,
+    /// Use of each resource of the region.
+    pub(crate) resources: Vec<u128>,
+    /// Use of each resource of the region by each tier after the round of its floor.
+    pub(crate) tier_floors: Vec<u128>,
+    /// True for a demand that divides its weight anew.
+    pub(crate) divides: Vec<bool>,
+}
+
+impl Surroundings {
+    /// Returns the use of a resource by a tier after the round of its floor.
+    fn tier_floor_use(&self, resource: usize, tier: u8) -> u128 {
+        let at = self.tiers.iter().position(|of| *of == tier);
+        at.map_or(0, |at| self.tier_floors[resource * self.tiers.len() + at])
+    }
+}
+
 struct Procedure<'a> {
     network: &'a FlowNetwork,
     policy: Policy,
+    /// None if the network is a whole component.
+    surroundings: Option<&'a Surroundings>,
+    keeps_stages: bool,
+    stages: [Vec<u128>; STAGE_COUNT - 1],
     /// Weight of each demand for shares.
     weights: Vec<u64>,
     /// Weight of each demand for guarantees, 0 without one; empty if there are none.
@@ -101,18 +177,13 @@ struct Procedure<'a> {
 }
 
 impl<'a> Procedure<'a> {
-    fn new(network: &'a FlowNetwork, policy: Policy) -> Self {
-        let mut members = vec![0; network.classes.len()];
-        for demand in &network.demands {
-            if let Some(class) = demand.class {
-                members[class as usize] += u64::from(demand.weight);
-            }
-        }
+    fn new(network: &'a FlowNetwork, policy: Policy, keeps_stages: bool) -> Self {
         // The demand's fraction of a quantity of its class.
         let of_class = |of: &dyn Fn(usize) -> u64, alone: u64| {
             let fraction = |class: Option<u32>, weight: u32| {
+                let members = |class: usize| network.classes[class].members_weight;
                 let (of, under) =
-                    class.map_or((alone, 1), |class| (of(class as usize), members[class as usize]));
+                    class.map_or((alone, 1), |class| (of(class as usize), members(class as usize)));
                 ExactFraction { over: u128::from(of) * u128::from(weight), under }
             };
             let demands = network.demands.iter();
@@ -140,6 +211,9 @@ impl<'a> Procedure<'a> {
         Self {
             network,
             policy,
+            surroundings: None,
+            keeps_stages,
+            stages: Default::default(),
             weights,
             guarantees: some(&guarantees),
             floors: some(&floors),
@@ -158,7 +232,8 @@ impl<'a> Procedure<'a> {
     }
 
     fn rebalance(&mut self, shift: WeightShift) {
-        self.fractions.rebalance(self.network, &self.rates, &self.weights, shift);
+        let divides = self.surroundings.map(|around| around.divides.as_slice());
+        self.fractions.rebalance(self.network, &self.rates, &self.weights, shift, divides);
     }
 
     fn give_up(&mut self) -> bool {
@@ -175,22 +250,43 @@ impl<'a> Procedure<'a> {
         self.rates.stops.fill(None);
         self.used.fill(0);
         self.promised.clear();
+        self.stages.iter_mut().for_each(Vec::clear);
         if !self.guarantees.is_empty() {
             self.run_round(FillRound::Guarantees);
             self.promised.clone_from(&self.rates.grains);
+            self.keep_stage(0);
         }
         if !self.floors.is_empty() {
             self.run_round(FillRound::ClassFloors);
+            self.keep_stage(0);
         }
         let tiers = network.tiers.len();
-        if self.policy.tier_floor_permille > 0 {
-            (1..tiers).for_each(|tier| self.run_round(FillRound::TierFloor(tier)));
+        let first_tier = self.surroundings.map(|around| around.first_tier);
+        let has_first = network
+            .tiers
+            .first()
+            .is_some_and(|range| first_tier.is_none_or(|tier| range.tier == tier));
+        let with_floor = usize::from(has_first)..tiers;
+        if self.policy.tier_floor_permille > 0 && !with_floor.is_empty() {
+            with_floor.for_each(|tier| self.run_round(FillRound::TierFloor(tier)));
+            self.keep_stage(1);
         }
         (0..tiers).for_each(|tier| self.run_round(FillRound::Shares(tier)));
+        self.keep_stage(2);
         let is_at_mark = |stop: &Option<FlowStop>| matches!(stop, Some(FlowStop::Mark(_)));
         if self.rates.stops.iter().any(is_at_mark) {
             (0..tiers).for_each(|tier| self.run_round(FillRound::Idle(tier)));
         }
+    }
+
+    fn keep_stage(&mut self, stage: usize) {
+        if self.keeps_stages {
+            self.stages[stage].clone_from(&self.rates.grains);
+        }
+    }
+
+    fn solution(self) -> Solution {
+        Solution { rates: self.rates, fractions: self.fractions, stages: self.stages }
     }
 
     fn run_round(&mut self, round: FillRound) {
@@ -209,16 +305,22 @@ impl<'a> Procedure<'a> {
             network.tiers[tiers.start].demands.start..network.tiers[tiers.end - 1].demands.end;
         self.add_flows(round, demands);
         let tier_used = self.tier_used(round);
+        let tier = network.tiers[tiers.start].tier;
         for class in 0..network.classes.len() {
             if let Some(limit) = self.class_limit(round, class) {
                 self.filling.limit(network.demands.len() + class, limit);
             }
         }
         for (resource, capacity) in network.capacities.iter().enumerate() {
-            let mut room = capacity.saturating_sub(self.used[network.classes.len() + resource]);
+            let mut used = self.used[network.classes.len() + resource];
+            if let Some(around) = self.surroundings {
+                used += around.resources[resource];
+            }
+            let mut room = capacity.saturating_sub(used);
             if let FillRound::TierFloor(_) = round {
                 let used = tier_used.get(resource).copied().unwrap_or_default()
-                    + self.filling.held(network.first_resource() + resource);
+                    + self.filling.held(network.first_resource() + resource)
+                    + self.surroundings.map_or(0, |all| all.tier_floor_use(resource, tier));
                 let share = capacity * u128::from(self.policy.tier_floor_permille) / 1000;
                 room = room.min(share.saturating_sub(used));
             }
@@ -293,19 +395,24 @@ impl<'a> Procedure<'a> {
     fn class_limit(&self, round: FillRound, class: usize) -> Option<FillLimit> {
         let terms = &self.network.classes[class];
         let number = class as u32;
-        let floor = (terms.floor > 0).then_some((terms.floor, FlowStop::ClassFloor(number)));
-        let cap = terms.cap.map(|cap| (cap, FlowStop::ClassCap(number)));
-        let mark = terms.mark.map(|mark| (mark, FlowStop::Mark(number)));
+        // Use by flows outside the region, up to which a limit is counted.
+        let [floors, _, shares, all] =
+            self.surroundings.map_or(StageRates::default(), |around| around.classes[class]);
+        let floor = terms.floor;
+        let floor = (floor > 0).then_some((floor, floors, FlowStop::ClassFloor(number)));
+        let cap = terms.cap.map(|cap| (cap, all, FlowStop::ClassCap(number)));
+        let mark = terms.mark.map(|mark| (mark, shares, FlowStop::Mark(number)));
         let limits = match round {
             FillRound::Guarantees | FillRound::Idle(_) => [None, cap, None],
             FillRound::ClassFloors => [floor, cap, mark],
             FillRound::TierFloor(_) | FillRound::Shares(_) => [None, cap, mark],
         };
         let used = self.used[class];
-        let limits = limits
-            .into_iter()
-            .flatten()
-            .map(|(limit, stop)| FillLimit { room: grains(limit).saturating_sub(used), stop });
+        let room = |(limit, outside, stop): (u64, u128, FlowStop)| FillLimit {
+            room: grains(limit).saturating_sub(used + outside),
+            stop,
+        };
+        let limits = limits.into_iter().flatten().map(room);
         limits.min_by_key(|limit| limit.room)
     }
 }

@@ -71,6 +71,7 @@ impl ProblemFamily {
         let policy = Policy {
             tier_floor_permille: [0, 20, 20, 250][random.below(4) as usize],
             passes: [8, 8, 24, 1, 7, 60][random.below(6) as usize],
+            ..Policy::default()
         };
         Problem { resources, classes, demands, policy }
     }

@@ -41,6 +41,43 @@ impl Components {
 
     /// Returns the component of a demand; none if an earlier call returned it.
     pub(super) fn of(&mut self, all: &Allocator, first: u32) -> Option<Component> {
+        self.search(all, first, |_, _| false)
+    }
+
+    /// Returns the given demands with their resources and classes, as if they were a component.
+    pub(super) fn part(&mut self, all: &Allocator, demands: Vec<u32>) -> Component {
+        for id in &demands {
+            let entry = all.entry(*id);
+            if let Some(class) = entry.class
+                && !std::mem::replace(&mut self.seen_classes[class as usize], true)
+            {
+                self.classes.push(class);
+            }
+            for resource in entry.paths.iter().flatten() {
+                if !std::mem::replace(&mut self.seen_resources[*resource as usize], true) {
+                    self.resources.push(*resource);
+                }
+            }
+        }
+        self.demands = demands;
+        Component {
+            resources: 0..self.resources.len(),
+            classes: 0..self.classes.len(),
+            demands: 0..self.demands.len(),
+        }
+    }
+
+    pub(super) fn has_seen(&self, demand: u32) -> bool {
+        self.seen_demands[demand as usize]
+    }
+
+    /// As [`Self::of`], but none as soon as `is_enough` for the number of demands found and one of them.
+    pub(super) fn search(
+        &mut self,
+        all: &Allocator,
+        first: u32,
+        mut is_enough: impl FnMut(usize, u32) -> bool,
+    ) -> Option<Component> {
         if std::mem::replace(&mut self.seen_demands[first as usize], true) {
             return None;
         }
@@ -49,7 +86,11 @@ impl Components {
         let mut next = starts.2;
         while let Some(id) = self.demands.get(next) {
             next += 1;
-            let entry = all.entry(*id);
+            let id = *id;
+            if is_enough(self.demands.len() - starts.2, id) {
+                return None;
+            }
+            let entry = all.entry(id);
             if let Some(class) = entry.class
                 && !std::mem::replace(&mut self.seen_classes[class as usize], true)
             {
