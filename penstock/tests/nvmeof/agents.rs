@@ -282,7 +282,7 @@ fn clients_export_disks_over_rdma() {
 /// The agent is killed at moments over the whole time of an export, a further host, its removal and the end.
 #[test]
 fn killed_agent_settles_requested_exports() {
-    const KILLS: u32 = 4;
+    const KILL_COUNT: u32 = 4;
     let Some(machine) = Machine::start() else { return };
     let mut agent = ExportingAgent::start(&machine, "127.0.0.1");
     let body = json!({"path": agent.image, "hosts": [HOST]});
@@ -296,7 +296,7 @@ fn killed_agent_settles_requested_exports() {
         let whole = begun.elapsed();
         let text = if body.is_null() { String::new() } else { body.to_string() };
         let mut done = 0;
-        for kill in 0..KILLS {
+        for kill in 0..KILL_COUNT {
             // As before the request.
             match (method, path) {
                 ("PUT", "") => agent.ask("DELETE", "", &Value::Null),
@@ -306,7 +306,7 @@ fn killed_agent_settles_requested_exports() {
                 ("PUT", path) => agent.ask("DELETE", path, &Value::Null),
                 (_, path) => agent.ask("PUT", path, &Value::Null),
             };
-            agent.kill_during(method, path, &text, whole * kill / (KILLS - 1));
+            agent.kill_during(method, path, &text, whole * kill / (KILL_COUNT - 1));
             let is_exported = agent.assert_consistent();
             assert!(is_exported || !is_present || (method, path) == ("DELETE", ""));
             let hosts = agent.ask("GET", "", &Value::Null)["hosts"].as_array().map_or(0, Vec::len);
@@ -314,7 +314,7 @@ fn killed_agent_settles_requested_exports() {
         }
         agent.ask(method, path, body);
         println!(
-            "kills: {method} {path} of {whole:?}: {done} of {KILLS} are done after the restart"
+            "kills: {method} {path} of {whole:?}: {done} of {KILL_COUNT} are done after the restart"
         );
     }
     assert_clean();

@@ -487,13 +487,13 @@ fn clients_export_allowed_disks() {
 const OTHER_NQN: &str = "nqn.2020-01.org.example:other";
 
 /// An agent that exports two images by its API, and its target.
-struct ExportingAgent {
+struct DiskExportingAgent {
     folder: tempfile::TempDir,
     target: RecordingTarget,
     running: Option<Running>,
 }
 
-impl ExportingAgent {
+impl DiskExportingAgent {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         for name in ["run-8.img", "run-9.img"] {
@@ -545,7 +545,7 @@ impl ExportingAgent {
 
 #[test]
 fn each_host_has_own_secret() {
-    let mut agent = ExportingAgent::new();
+    let mut agent = DiskExportingAgent::new();
     agent.export("run-8", &[HOST_NQN, OTHER_NQN]);
     let [own, other] = [HOST_NQN, OTHER_NQN].map(|host| agent.secret("run-8", host));
     assert_ne!(own, other);
@@ -575,7 +575,7 @@ fn each_host_has_own_secret() {
 
 #[test]
 fn configured_hosts_keep_their_secrets() {
-    let mut agent = ExportingAgent::new();
+    let mut agent = DiskExportingAgent::new();
     let configured = DiskConfig {
         name: "run-7".into(),
         path: agent.folder.path().join("run-8.img"),
