@@ -190,7 +190,6 @@ async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Ne
     let precondition = Precondition::of(request.method(), request.headers());
     let is_open = is_open(request.uri().path());
     let has_token = bearer(request.headers()).is_some();
-    let head = has_token.then(|| head_of(&request));
     let has_body = !request.body().is_end_stream();
     let mut is_guarded = api.roles.iter().any(|role| role.guards(request.uri().path()));
     let allowed = match is_guarded {
@@ -223,10 +222,11 @@ async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Ne
         },
     };
     let is_allowed = allowed.is_ok();
+    let head = (has_token && is_allowed && !is_guarded).then(|| head_of(&request));
     let response = match allowed {
         Ok(()) => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
             Ok(response) => {
-                let response = match head.filter(|_| !is_guarded) {
+                let response = match head {
                     Some(head) => while_allowed(&api, head, response),
                     None => response,
                 };

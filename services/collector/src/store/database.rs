@@ -674,7 +674,7 @@ mod tests {
             match write(&pool, &one, &mut HashMap::new()).await {
                 Ok(()) => {}
                 Err(error) => {
-                    assert!((fault_of(&error) == Some(SqliteFault::Full)), "{error}");
+                    assert_eq!(fault_of(&error), Some(SqliteFault::Full), "{error}");
                     full += 1;
                     drop_oldest(&pool).await.unwrap();
                     write(&pool, &one, &mut HashMap::new()).await.unwrap();
