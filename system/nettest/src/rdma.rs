@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use penstock_protocol::pace::Pacer;
 use penstock_rdma::adapter::display_gid;
+use penstock_rdma::answer_timer::AnswerTimer;
 use penstock_rdma::connection::{ConnectionPart, ConnectionSettings, RdmaEvent};
 use penstock_rdma::credit::{PostedRequest, ReceiverCredits, SenderCredits};
 use penstock_rdma::parameters::signal_interval;
@@ -159,7 +160,7 @@ fn initiate(
     let mut events = Vec::new();
     let mut total = 0_u64;
     let mut is_spent = false;
-    let mut has_marker = false;
+    let mut answers = AnswerTimer::new(connection.answer_timeout());
     loop {
         while !is_spent && credits.may_post() && !has_ended() {
             let bytes = shared.claim(u64::from(message_bytes)) as u32;
@@ -181,11 +182,11 @@ fn initiate(
         if is_over && credits.in_flight() == 0 {
             break;
         }
-        if is_over && !has_marker && credits.unsignalled_tail().is_some() {
+        if is_over && credits.request_completion() {
             connection.mark(reads)?;
-            has_marker = true;
         }
         let ready = connection.events(socket.as_fd(), WAIT_MAX, &mut events)?;
+        let before = credits.in_flight();
         for event in &events {
             let completed = match event {
                 RdmaEvent::Message { immediate, .. } => {
@@ -194,10 +195,7 @@ fn initiate(
                     continue;
                 }
                 RdmaEvent::Completed(sequence) => credits.on_completion(*sequence)?,
-                RdmaEvent::Marker => match credits.unsignalled_tail() {
-                    Some(sequence) => credits.on_completion(sequence)?,
-                    None => 0,
-                },
+                RdmaEvent::Marker => credits.on_marker(),
             };
             for (slot, bytes) in in_flight.drain(..completed as usize) {
                 total += u64::from(bytes);
@@ -208,6 +206,7 @@ fn initiate(
                 }
             }
         }
+        answers.check(credits.in_flight() < before, credits.awaits_completion())?;
         if ready.any() {
             return Err(RdmaFailure::PeerClosed);
         }

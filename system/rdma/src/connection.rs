@@ -18,7 +18,7 @@ use crate::adapter::{RdmaAdapter, display_gid};
 use crate::credit::{CreditError, PostedRequest};
 use crate::exchange::{ConnectionOffer, OFFER_BYTES, OfferError, SLOTS_MAX};
 use crate::parameters::{
-    RETRIES_MAX, completion_entries, path_mtu, signal_interval, timeout_exponent,
+    RETRIES_MAX, answer_timeout, completion_entries, path_mtu, signal_interval, timeout_exponent,
 };
 use crate::stream::SlotChannel;
 
@@ -152,6 +152,11 @@ pub enum RdmaFailure {
         /// Text of the library.
         status: String,
     },
+    /// The device neither completed a request nor reported its failure.
+    #[error(
+        "messages by RDMA got lost, and the device did not report it in {0:.0} s (its driver stopped to send them again)"
+    )]
+    NoCompletion(f64),
     /// The other end broke the protocol of credits.
     #[error(transparent)]
     Credit(#[from] CreditError),
@@ -413,6 +418,12 @@ impl RdmaConnection {
         self.timeout_exponent
     }
 
+    /// Time in which a working queue pair completes a request, or fails.
+    #[must_use]
+    pub fn answer_timeout(&self) -> Duration {
+        answer_timeout(self.timeout_exponent, RETRIES_MAX)
+    }
+
     /// Memory at this end.
     #[must_use]
     pub const fn region(&self) -> &MemoryRegion {
@@ -600,6 +611,10 @@ impl RdmaConnection {
 impl SlotChannel for RdmaConnection {
     fn slot_bytes(&self) -> usize {
         self.slot_bytes as usize
+    }
+
+    fn answer_timeout(&self) -> Duration {
+        Self::answer_timeout(self)
     }
 
     fn fill(&self, slot: u32, offset: usize, bytes: &[u8]) {

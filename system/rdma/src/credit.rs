@@ -58,15 +58,16 @@ struct SendQueue {
     entries: u32,
     signal_interval: u32,
     next: u64,
+    /// Completions are requested for the requests below this.
+    signalled: u64,
     /// Requests below this are completed.
     completed: u64,
-    since_signal: u32,
 }
 
 impl SendQueue {
     fn new(entries: u32, signal_interval: u32) -> Self {
         let signal_interval = signal_interval.clamp(1, entries.max(1));
-        Self { entries, signal_interval, next: 0, completed: 0, since_signal: 0 }
+        Self { entries, signal_interval, next: 0, signalled: 0, completed: 0 }
     }
 
     const fn outstanding(&self) -> u64 {
@@ -77,22 +78,22 @@ impl SendQueue {
         self.outstanding() < u64::from(self.entries)
     }
 
-    /// Adds a request; `is_last` requests a completion in any case.
-    fn post(&mut self, slot: u32, is_last: bool) -> PostedRequest {
-        self.since_signal += 1;
-        let is_full = self.outstanding() + 1 == u64::from(self.entries);
-        let signalled = is_last || is_full || self.since_signal >= self.signal_interval;
-        if signalled {
-            self.since_signal = 0;
-        }
-        let sequence = self.next;
-        self.next += 1;
-        PostedRequest { sequence, slot, signalled }
+    /// True while a requested completion has not come.
+    const fn awaits_completion(&self) -> bool {
+        self.completed < self.signalled
     }
 
-    /// Number of the last request if no completion is requested for it.
-    fn unsignalled_tail(&self) -> Option<u64> {
-        (self.since_signal > 0 && self.outstanding() > 0).then(|| self.next - 1)
+    /// Adds a request; `is_last` requests a completion in any case.
+    fn post(&mut self, slot: u32, is_last: bool) -> PostedRequest {
+        let sequence = self.next;
+        self.next += 1;
+        let is_full = self.outstanding() == u64::from(self.entries);
+        let is_due = self.next - self.signalled >= u64::from(self.signal_interval);
+        let signalled = is_last || is_full || is_due;
+        if signalled {
+            self.signalled = self.next;
+        }
+        PostedRequest { sequence, slot, signalled }
     }
 
     /// Completes requests up to `sequence`; returns their number.
@@ -113,6 +114,8 @@ pub struct SenderCredits {
     /// Slots of the peer by number; true if this end may write into it.
     is_granted: Vec<bool>,
     granted: VecDeque<u32>,
+    /// Messages below this are completed by the marker in flight.
+    marked: Option<u64>,
     has_failed: bool,
 }
 
@@ -124,6 +127,7 @@ impl SenderCredits {
             queue: SendQueue::new(queue_entries, signal_interval),
             is_granted: vec![true; slots as usize],
             granted: (0..slots).collect(),
+            marked: None,
             has_failed: false,
         }
     }
@@ -151,11 +155,30 @@ impl SenderCredits {
         self.queue.outstanding()
     }
 
-    /// Number of the last message if its completion was not requested: a sender that ends posts another request behind it
-    /// and takes the completion of that for this.
+    /// True while a requested completion has not come.
     #[must_use]
-    pub fn unsignalled_tail(&self) -> Option<u64> {
-        self.queue.unsignalled_tail()
+    pub const fn awaits_completion(&self) -> bool {
+        self.queue.awaits_completion()
+    }
+
+    /// Requests the completion of all messages in flight. True if the caller must post a marker behind them for it: none
+    /// is posted while another one is in flight.
+    #[must_use]
+    pub fn request_completion(&mut self) -> bool {
+        let is_needed = self.marked.is_none() && self.queue.signalled < self.queue.next;
+        if is_needed {
+            self.queue.signalled = self.queue.next;
+            self.marked = Some(self.queue.next);
+        }
+        is_needed
+    }
+
+    /// Records the completion of the marker, which stands for all messages before it. Returns their number.
+    pub fn on_marker(&mut self) -> u64 {
+        let Some(marked) = self.marked.take() else { return 0 };
+        let count = marked.saturating_sub(self.queue.completed);
+        self.queue.completed += count;
+        count
     }
 
     /// Records a completion: the messages up to `sequence` are in the receiver's memory. Returns their number.
@@ -293,6 +316,12 @@ impl ReceiverCredits {
         self.queue.complete(sequence).map(|_| ())
     }
 
+    /// True while a requested completion of a grant has not come.
+    #[must_use]
+    pub const fn awaits_completion(&self) -> bool {
+        self.queue.awaits_completion()
+    }
+
     /// Ends the use of the queue pair after an error, before or after the caller moves it to the error state.
     pub fn fail(&mut self) {
         if self.state == ReceiverState::Open {
@@ -343,13 +372,14 @@ mod tests {
     #[test]
     fn writes_stop_without_grants() {
         let mut sender = SenderCredits::new(2, 8, 4);
-        assert_eq!(sender.unsignalled_tail(), None);
         assert_eq!(sender.post(true).map(|one| (one.slot, one.signalled)), Some((0, false)));
-        assert_eq!(sender.unsignalled_tail(), Some(0));
+        assert!(!sender.awaits_completion());
         // The last granted slot: without its completion the sender would wait for ever.
         assert_eq!(sender.post(true).map(|one| (one.slot, one.signalled)), Some((1, true)));
         assert_eq!(sender.post(true), None);
+        assert!(sender.awaits_completion());
         assert_eq!(sender.on_completion(1), Ok(2));
+        assert!(!sender.awaits_completion());
         assert_eq!(sender.post(true), None);
         assert_eq!(sender.on_grant(1), Ok(()));
         assert_eq!(sender.post(true).map(|one| one.slot), Some(1));
@@ -364,6 +394,24 @@ mod tests {
         assert_eq!(sender.fail(), 0..2);
         assert!(!sender.may_post());
         assert_eq!(sender.in_flight(), 0);
+    }
+
+    #[test]
+    fn marker_completes_messages_before_it() {
+        let mut sender = SenderCredits::new(8, 10, 4);
+        assert!(!sender.request_completion(), "there is nothing to complete");
+        sender.post(true);
+        sender.post(true);
+        assert!(sender.request_completion() && sender.awaits_completion());
+        sender.post(true);
+        assert!(!sender.request_completion(), "one marker at a time");
+        assert_eq!((sender.on_marker(), sender.in_flight()), (2, 1));
+        assert_eq!(sender.on_marker(), 0);
+        assert!(sender.request_completion());
+        // A later message whose completion stands for the marked one as well.
+        assert_eq!(sender.post(false).map(|one| one.signalled), Some(true));
+        assert_eq!(sender.on_completion(3), Ok(2));
+        assert_eq!((sender.on_marker(), sender.in_flight()), (0, 0));
     }
 
     #[test]

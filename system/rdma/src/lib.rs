@@ -2,13 +2,15 @@
 //!
 //! A connection belongs to a TCP connection of the same two hosts: it exchanges the [`exchange::ConnectionOffer`] of each
 //! end there, and its end is the end of the RDMA connection. [`credit`] decides which slot a message may use; it is pure,
-//! as are [`parameters`] and [`exchange`]. [`stream`] makes a stream of bytes of the slots. [`adapter`] and [`connection`] use the verbs of [`penstock_sys::verbs`].
+//! as are [`parameters`] and [`exchange`]. [`stream`] makes a stream of bytes of the slots, and [`answer_timer`] ends one
+//! whose messages get lost unnoticed. [`adapter`] and [`connection`] use the verbs of [`penstock_sys::verbs`].
 //!
 //! RDMA encrypts nothing and authenticates nothing: the caller decides where it may be used.
 
 #![forbid(unsafe_code)]
 
 pub mod adapter;
+pub mod answer_timer;
 pub mod connection;
 pub mod credit;
 pub mod exchange;

@@ -50,6 +50,12 @@ pub fn failure_time(timeout_exponent: u8, retries: u8) -> Duration {
     timer(timeout_exponent).saturating_mul(u32::from(retries) + 1)
 }
 
+/// Time in which a working queue pair completes a request, or fails: the longest time to failure on hardware, and some.
+#[must_use]
+pub fn answer_timeout(timeout_exponent: u8, retries: u8) -> Duration {
+    failure_time(timeout_exponent, retries).saturating_mul(4) + Duration::from_secs(1)
+}
+
 fn timer(exponent: u8) -> Duration {
     TIMER_UNIT.saturating_mul(1 << exponent.min(TIMEOUT_EXPONENT_MAX))
 }

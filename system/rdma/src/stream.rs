@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use penstock_sys::event::Readiness;
 
+use crate::answer_timer::AnswerTimer;
 use crate::connection::{RdmaEvent, RdmaFailure};
 use crate::credit::{PostedRequest, ReceiverCredits, SenderCredits};
 use crate::parameters::signal_interval;
@@ -24,6 +25,9 @@ const EVENT_WAIT_MAX: Duration = Duration::from_millis(100);
 pub trait SlotChannel {
     /// Length of a slot in bytes.
     fn slot_bytes(&self) -> usize;
+
+    /// Time in which a working queue pair completes a request, or fails.
+    fn answer_timeout(&self) -> Duration;
 
     /// Copies bytes into the local memory of a slot.
     fn fill(&self, slot: u32, offset: usize, bytes: &[u8]);
@@ -73,6 +77,7 @@ pub trait SlotChannel {
 pub struct SlotWriter<C> {
     channel: C,
     credits: SenderCredits,
+    answers: AnswerTimer,
     events: Vec<RdmaEvent>,
     written_bytes: u64,
 }
@@ -83,7 +88,8 @@ impl<C: SlotChannel> SlotWriter<C> {
     pub fn new(channel: C, slots: u32, depth: u32) -> Self {
         let interval = signal_interval(depth);
         let credits = SenderCredits::new(slots.min(depth), depth + interval, interval);
-        Self { channel, credits, events: Vec::new(), written_bytes: 0 }
+        let answers = AnswerTimer::new(channel.answer_timeout());
+        Self { channel, credits, answers, events: Vec::new(), written_bytes: 0 }
     }
 
     /// Bytes of the stream so far.
@@ -117,11 +123,13 @@ impl<C: SlotChannel> SlotWriter<C> {
         Ok(())
     }
 
-    /// Takes what happened to the queue pair, without waiting.
+    /// Takes what happened to the queue pair, without waiting. A caller without data calls it again and again, so that
+    /// messages that got lost are noticed.
     ///
     /// # Errors
-    /// If the queue pair has failed.
+    /// If the queue pair has failed, or does not answer.
     pub fn check(&mut self) -> Result<(), RdmaFailure> {
+        self.request_completion()?;
         self.take_events(None, Duration::ZERO).map(|_| ())
     }
 
@@ -131,10 +139,8 @@ impl<C: SlotChannel> SlotWriter<C> {
     /// If the queue pair or the socket fails, or after `timeout`.
     pub fn drain(&mut self, socket: BorrowedFd<'_>, timeout: Duration) -> Result<(), RdmaFailure> {
         let started = Instant::now();
-        if self.credits.unsignalled_tail().is_some() {
-            self.channel.mark()?;
-        }
         while self.credits.in_flight() > 0 {
+            self.request_completion()?;
             if started.elapsed() > timeout {
                 return Err(RdmaFailure::Unacknowledged(timeout.as_secs_f64()));
             }
@@ -144,6 +150,11 @@ impl<C: SlotChannel> SlotWriter<C> {
             }
         }
         Ok(())
+    }
+
+    /// Posts a marker behind messages whose completion is not requested.
+    fn request_completion(&mut self) -> Result<(), RdmaFailure> {
+        if self.credits.request_completion() { self.channel.mark() } else { Ok(()) }
     }
 
     fn next_slot(&mut self, socket: BorrowedFd<'_>) -> Result<PostedRequest, RdmaFailure> {
@@ -164,6 +175,7 @@ impl<C: SlotChannel> SlotWriter<C> {
         timeout: Duration,
     ) -> Result<Readiness, RdmaFailure> {
         let ready = self.channel.wait(socket, timeout, &mut self.events)?;
+        let mut completed = 0;
         for event in &self.events {
             match event {
                 RdmaEvent::Message { immediate, .. } => {
@@ -171,15 +183,12 @@ impl<C: SlotChannel> SlotWriter<C> {
                     self.credits.on_grant(*immediate)?;
                 }
                 RdmaEvent::Completed(sequence) => {
-                    self.credits.on_completion(*sequence)?;
+                    completed += self.credits.on_completion(*sequence)?;
                 }
-                RdmaEvent::Marker => {
-                    if let Some(sequence) = self.credits.unsignalled_tail() {
-                        self.credits.on_completion(sequence)?;
-                    }
-                }
+                RdmaEvent::Marker => completed += self.credits.on_marker(),
             }
         }
+        self.answers.check(completed > 0, self.credits.awaits_completion())?;
         Ok(ready)
     }
 }
@@ -209,6 +218,7 @@ pub enum SlotRead {
 pub struct SlotReader<C> {
     channel: C,
     credits: ReceiverCredits,
+    answers: AnswerTimer,
     arrived: VecDeque<ArrivedMessage>,
     events: Vec<RdmaEvent>,
     read_bytes: u64,
@@ -218,9 +228,11 @@ impl<C: SlotChannel> SlotReader<C> {
     /// Starts a stream whose sender has all `slots`.
     #[must_use]
     pub fn new(channel: C, slots: u32) -> Self {
+        let answers = AnswerTimer::new(channel.answer_timeout());
         Self {
             channel,
             credits: ReceiverCredits::new(slots, slots, signal_interval(slots)),
+            answers,
             arrived: VecDeque::new(),
             events: Vec::new(),
             read_bytes: 0,
@@ -236,7 +248,7 @@ impl<C: SlotChannel> SlotReader<C> {
     /// Reads at least one byte, or waits a short time for a message or for the socket, if one is given.
     ///
     /// # Errors
-    /// If the queue pair fails, or the other end breaks the protocol of credits.
+    /// If the queue pair fails or does not answer, or the other end breaks the protocol of credits.
     pub fn read(
         &mut self,
         buffer: &mut [u8],
@@ -272,6 +284,7 @@ impl<C: SlotChannel> SlotReader<C> {
     fn take_events(&mut self, socket: Option<BorrowedFd<'_>>) -> Result<Readiness, RdmaFailure> {
         let ready = self.channel.wait(socket, EVENT_WAIT_MAX, &mut self.events)?;
         let slot_bytes = self.channel.slot_bytes();
+        let mut has_completed = false;
         for event in &self.events {
             match *event {
                 RdmaEvent::Message { bytes, immediate } => {
@@ -282,10 +295,14 @@ impl<C: SlotChannel> SlotReader<C> {
                     let bytes = bytes as usize;
                     self.arrived.push_back(ArrivedMessage { slot: immediate, bytes, read: 0 });
                 }
-                RdmaEvent::Completed(sequence) => self.credits.on_completion(sequence)?,
+                RdmaEvent::Completed(sequence) => {
+                    self.credits.on_completion(sequence)?;
+                    has_completed = true;
+                }
                 RdmaEvent::Marker => {}
             }
         }
+        self.answers.check(has_completed, self.credits.awaits_completion())?;
         // Grants wait where earlier ones were not completed.
         self.grant()?;
         Ok(ready)

@@ -21,6 +21,15 @@ struct SimulatedLink {
     ends: [SimulatedEnd; 2],
     /// Writes until the queue pairs fail.
     writes_left: u32,
+    failure: Failure,
+}
+
+/// Report of a failure of the queue pairs to their ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    Reported,
+    /// Requests never complete.
+    Silent,
 }
 
 /// One end of a connection whose requests take effect at once, until it fails.
@@ -31,13 +40,13 @@ struct SimulatedChannel {
 }
 
 impl SimulatedChannel {
-    fn pair(slots: u32, slot_bytes: usize, writes_left: u32) -> [Self; 2] {
+    fn pair(slots: u32, slot_bytes: usize, writes_left: u32, failure: Failure) -> [Self; 2] {
         let end = || SimulatedEnd {
             memory: vec![0; slots as usize * slot_bytes],
             receives: slots,
             events: VecDeque::new(),
         };
-        let link = SimulatedLink { ends: [end(), end()], writes_left };
+        let link = SimulatedLink { ends: [end(), end()], writes_left, failure };
         let link = Arc::new((Mutex::new(link), Condvar::new()));
         [0, 1].map(|end| Self { link: Arc::clone(&link), end, slot_bytes })
     }
@@ -70,6 +79,13 @@ impl SimulatedChannel {
 impl SlotChannel for SimulatedChannel {
     fn slot_bytes(&self) -> usize {
         self.slot_bytes
+    }
+
+    fn answer_timeout(&self) -> Duration {
+        self.with(|link| match link.failure {
+            Failure::Reported => Duration::from_secs(60),
+            Failure::Silent => Duration::from_millis(1),
+        })
     }
 
     fn fill(&self, slot: u32, offset: usize, bytes: &[u8]) {
@@ -128,12 +144,13 @@ impl SlotChannel for SimulatedChannel {
         events.clear();
         let (link, changed) = &*self.link;
         let link = link.lock().unwrap();
-        let is_idle = |link: &mut SimulatedLink| {
-            link.ends[self.end].events.is_empty() && link.writes_left > 0
-        };
+        let has_failed =
+            |link: &SimulatedLink| link.writes_left == 0 && link.failure == Failure::Reported;
+        let is_idle =
+            |link: &mut SimulatedLink| link.ends[self.end].events.is_empty() && !has_failed(link);
         let (mut link, _) = changed.wait_timeout_while(link, timeout, is_idle).unwrap();
         events.extend(link.ends[self.end].events.drain(..));
-        if events.is_empty() && link.writes_left == 0 {
+        if events.is_empty() && has_failed(&link) {
             let (device, status) = ("rxe0".to_owned(), "retry exceeded".to_owned());
             return Err(RdmaFailure::Completion { device, status });
         }
@@ -149,7 +166,7 @@ fn stream(
     read_bytes: usize,
     writes_left: u32,
 ) -> (Vec<u8>, Vec<u8>, bool) {
-    let [near, far] = SimulatedChannel::pair(slots, slot_bytes, writes_left);
+    let [near, far] = SimulatedChannel::pair(slots, slot_bytes, writes_left, Failure::Reported);
     let total: usize = pieces.iter().map(|(head, body)| head + body).sum();
     let data: Vec<u8> = (0..total).map(|at| (at % 251) as u8).collect();
     let (socket, _other) = UnixStream::pair().unwrap();
@@ -212,11 +229,47 @@ proptest! {
 
 #[test]
 fn message_beyond_slot_is_refused() {
-    let [near, far] = SimulatedChannel::pair(2, 8, u32::MAX);
+    let [near, far] = SimulatedChannel::pair(2, 8, u32::MAX, Failure::Reported);
     let mut reader = SlotReader::new(far, 2);
     near.with(|link| {
         near.deliver(link, PostedRequest { sequence: 0, slot: 1, signalled: false }, 9)
     });
     let error = reader.read(&mut [0; 8], None).unwrap_err();
     assert!(matches!(error, RdmaFailure::MessageLength { bytes: 9, slot_bytes: 8 }), "{error}");
+}
+
+#[test]
+fn lost_messages_end_idle_sender() {
+    // The third message gets lost. Its completion is not requested: the sender has slots left, and no more data.
+    let [near, _far] = SimulatedChannel::pair(16, 8, 3, Failure::Silent);
+    let (socket, _other) = UnixStream::pair().unwrap();
+    let mut writer = SlotWriter::new(near, 16, 16);
+    writer.write(&[1; 24], &[], socket.as_fd()).unwrap();
+    let failure = (0..1000).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        writer.check().err()
+    });
+    assert!(matches!(failure, Some(RdmaFailure::NoCompletion(_))), "{failure:?}");
+}
+
+#[test]
+fn lost_messages_end_waiting_sender() {
+    let [near, _far] = SimulatedChannel::pair(2, 8, 2, Failure::Silent);
+    let (socket, _other) = UnixStream::pair().unwrap();
+    let mut writer = SlotWriter::new(near, 2, 2);
+    let failure = writer.write(&[1; 24], &[], socket.as_fd()).unwrap_err();
+    assert!(matches!(failure, RdmaFailure::NoCompletion(_)), "{failure}");
+}
+
+#[test]
+fn lost_grants_end_receiver() {
+    let [near, far] = SimulatedChannel::pair(2, 8, 3, Failure::Silent);
+    let (socket, _other) = UnixStream::pair().unwrap();
+    let mut writer = SlotWriter::new(near, 2, 2);
+    writer.write(&[1; 16], &[], socket.as_fd()).unwrap();
+    far.with(|link| link.writes_left = 0);
+    let mut reader = SlotReader::new(far, 2);
+    let mut buffer = [0; 16];
+    let failure = (0..100).find_map(|_| reader.read(&mut buffer, None).err());
+    assert!(matches!(failure, Some(RdmaFailure::NoCompletion(_))), "{failure:?}");
 }
