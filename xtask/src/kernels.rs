@@ -93,10 +93,20 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         let folder = root.join("target/kernels").join(suite);
         let version = fetch(&folder, suite)?;
         let command = command(root, &tests, &filters);
-        let image = initramfs(&folder, &version, options.room, [&command, &peer::command(root)])?;
+        // Of this run alone: another one may test the same kernel meanwhile.
+        let run = tempfile::Builder::new().prefix("run-").tempdir_in(&folder)?;
+        let image = initramfs(
+            run.path(),
+            &folder,
+            &version,
+            options.room,
+            [&command, &peer::command(root)],
+        )?;
         let kernel = folder.join("boot").join(format!("vmlinuz-{version}"));
         let peer = match options.room {
-            TestedComponent::TwoHosts => Some(PeerMachine::new(&kernel, &image, &folder)),
+            TestedComponent::TwoHosts => {
+                Some(PeerMachine::new(&kernel, &image, run.path(), &folder.join("peer.log")))
+            }
             _ => None,
         };
         tried.push(boot(&kernel, &image, options.limit_s, peer)?);
@@ -141,10 +151,12 @@ fn command(root: &Path, tests: &[PathBuf], filters: &[String]) -> String {
     text
 }
 
-/// Unpacks the kernel of a suite into `folder`; returns its version.
+/// Unpacks the kernel of a suite into `folder`; returns its version. Waits for another run that does the same.
 fn fetch(folder: &Path, suite: &str) -> Result<String> {
     let apt = folder.join("apt");
     fs::create_dir_all(apt.join("lists/partial"))?;
+    let lock = fs::File::create(folder.join("lock"))?;
+    lock.lock()?;
     fs::create_dir_all(apt.join("cache/archives/partial"))?;
     let sources = apt.join("sources.list");
     fs::write(
@@ -184,15 +196,16 @@ fn fetch(folder: &Path, suite: &str) -> Result<String> {
     Ok(version)
 }
 
-/// Builds the initramfs: busybox, modules, and the commands to run, the second in the other machine.
+/// Builds the initramfs in `run`: busybox, modules of the kernel in `folder`, and the commands to run, the second in the
+/// other machine.
 fn initramfs(
+    run: &Path,
     folder: &Path,
     version: &str,
     component: TestedComponent,
     commands: [&str; 2],
 ) -> Result<PathBuf> {
-    let tree = folder.join("initramfs");
-    let _ = fs::remove_dir_all(&tree);
+    let tree = run.join("initramfs");
     for name in ["bin", "lib", "proc", "sys", "dev"] {
         fs::create_dir_all(tree.join(name))?;
     }
@@ -207,7 +220,7 @@ fn initramfs(
     fs::write(tree.join("command"), commands[0])?;
     fs::write(tree.join("peer-command"), commands[1])?;
     fs::write(tree.join("init"), INIT)?;
-    let image = folder.join("initramfs.cpio");
+    let image = run.join("initramfs.cpio");
     let pack = format!("chmod +x init && find . | cpio --quiet -o -H newc > {}", image.display());
     stdout_of(Command::new("sh").args(["-c", &pack]).current_dir(&tree))?;
     Ok(image)

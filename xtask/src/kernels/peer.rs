@@ -39,11 +39,12 @@ pub(super) struct PeerMachine {
 }
 
 impl PeerMachine {
-    pub(super) fn new(kernel: &Path, image: &Path, folder: &Path) -> Self {
-        let sockets = ["peer.sock", "first.sock"].map(|name| folder.join(name));
+    /// Describes the machine; its sockets are in the folder `run`.
+    pub(super) fn new(kernel: &Path, image: &Path, run: &Path, log: &Path) -> Self {
+        let sockets = ["peer.sock", "first.sock"].map(|name| run.join(name));
         let mut arguments = machine_arguments(kernel, image, "kernels.peer");
         arguments.extend(link(&sockets[0], &sockets[1], 1));
-        Self { arguments, sockets, log: folder.join("peer.log"), running: None }
+        Self { arguments, sockets, log: log.to_owned(), running: None }
     }
 
     /// Arguments of QEMU for the first machine.
