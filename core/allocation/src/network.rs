@@ -216,6 +216,7 @@ impl FlowNetwork {
     }
 
     /// Returns the constraints of a flow in ascending order.
+    #[inline]
     pub(crate) fn constraints_of(&self, flow: usize) -> &[u32] {
         self.constraints_of.get(flow)
     }

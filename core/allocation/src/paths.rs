@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::fill::FlowRates;
 use crate::network::{FlowNetwork, FlowStop, grains};
 use crate::problem::PATHS_MAX;
-use crate::weights::{Ratio, SUM_BITS};
+use crate::weights::Ratio;
 
 /// Smallest fraction of its demand that a path keeps while passes last, as one over this.
 const PATH_FRACTION_MIN_DENOMINATOR: u128 = 1024;
@@ -17,6 +17,8 @@ const KEPT_MAX: u128 = 256;
 
 /// Bits of a fraction of a demand's weight where a rounded one suffices.
 const FRACTION_BITS: u32 = 40;
+/// A whole weight in such fractions.
+const FRACTION_UNITS: f64 = (1_u64 << FRACTION_BITS) as f64;
 
 /// Extent to which a pass shifts weight to the paths of a demand where it displaces richer demands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +99,7 @@ impl PathFractions {
     ) {
         let levels = (shift != WeightShift::None).then(|| lowest_levels(network, rates, weights));
         let mut kept = [KEPT_MAX; PATHS_MAX];
+        let mut paths = ComparedPaths::default();
         for demand in 0..network.demands.len() {
             let of = network.flows_of_demand(demand);
             let total: u128 = rates.grains[of.clone()].iter().sum();
@@ -105,11 +108,10 @@ impl PathFractions {
             }
             let kept = &mut kept[..of.len()];
             if let Some(levels) = &levels {
-                find_kept(network, rates, levels, of.start, kept);
+                paths.find_kept(network, rates, levels, of.clone(), kept);
             }
             let least = total / PATH_FRACTION_MIN_DENOMINATOR;
-            // Times a numerator of at most the denominator it is below 2^110.
-            let inverse = (1 << (70 + FRACTION_BITS)) / self.under[demand];
+            let inverse = FRACTION_UNITS / self.under[demand] as f64;
             let mut under = 0;
             for (flow, kept) in of.zip(kept) {
                 let mut over = rates.grains[flow] * *kept / KEPT_MAX;
@@ -117,7 +119,7 @@ impl PathFractions {
                     WeightShift::None | WeightShift::Ratio => {}
                     WeightShift::Square => over = over * *kept / KEPT_MAX,
                     WeightShift::Halfway => {
-                        let before = (self.over[flow] * inverse) >> 70;
+                        let before = u128::from((self.over[flow] as f64 * inverse) as u64);
                         over = (over + ((total * before) >> FRACTION_BITS)) / 2;
                     }
                 }
@@ -160,64 +162,84 @@ impl PathFractions {
     }
 }
 
-/// Finds what each path of a demand, whose first flow this is, keeps of its fraction: less if the demands that wait for
-/// room on it are poorer than those that wait on another path.
-fn find_kept(
-    network: &FlowNetwork,
-    rates: &FlowRates,
-    levels: &[u128],
-    first: usize,
-    kept: &mut [u128],
-) {
-    kept.fill(KEPT_MAX);
-    // The constraints of a demand's flows begin with the same ones, which are no resources.
-    let others = network.constraints_of(first).len() - network.resources_of(first).len();
-    let resources = |path: usize| &network.constraints_of(first + path)[others..];
-    let level = |resource: &u32| levels[*resource as usize - network.first_resource()];
-    let mut lowest = [None; PATHS_MAX];
-    for (path, lowest) in lowest[..kept.len()].iter_mut().enumerate() {
-        *lowest = resources(path).iter().min_by_key(|resource| level(resource));
-    }
-    // The lowest level of a demand that waits for room on the resources of one path, but not of the other.
-    let contending = |on: usize, off: usize| {
-        let off = resources(off);
-        match lowest[on] {
-            Some(resource) if !off.contains(resource) => level(resource),
-            Some(_) => {
-                let here = resources(on).iter().filter(|resource| !off.contains(resource));
-                here.map(level).min().unwrap_or(u128::MAX)
+/// Resource of a path with the lowest level.
+#[derive(Debug, Clone, Copy)]
+struct LowestResource {
+    level: f64,
+    resource: u32,
+}
+
+impl LowestResource {
+    /// Of a path without resources.
+    const NONE: Self = Self { level: f64::INFINITY, resource: u32::MAX };
+}
+
+/// Paths of one demand as lists of resources, with the lowest level of each; the memory serves the next demand, too.
+#[derive(Debug, Default)]
+struct ComparedPaths<'a> {
+    resources: Vec<&'a [u32]>,
+    lowest: Vec<LowestResource>,
+}
+
+impl<'a> ComparedPaths<'a> {
+    /// Finds what each path of a demand, which has these flows, keeps of its fraction: less if the demands that wait for
+    /// room on it are poorer than those that wait on another path.
+    fn find_kept(
+        &mut self,
+        network: &'a FlowNetwork,
+        rates: &FlowRates,
+        levels: &[f64],
+        flows: Range<usize>,
+        kept: &mut [u128],
+    ) {
+        kept.fill(KEPT_MAX);
+        let level = |resource: u32| levels[resource as usize - network.first_resource()];
+        // The constraints of a demand's flows begin with the same ones, which are no resources.
+        let first = flows.start;
+        let others = network.constraints_of(first).len() - network.resources_of(first).len();
+        self.resources.clear();
+        self.resources.extend(flows.map(|flow| &network.constraints_of(flow)[others..]));
+        self.lowest.clear();
+        self.lowest.extend(self.resources.iter().map(|path| {
+            let all = path.iter().map(|one| LowestResource { level: level(*one), resource: *one });
+            all.fold(LowestResource::NONE, |a, b| if b.level < a.level { b } else { a })
+        }));
+        // The lowest level of a demand that waits for room on the resources of one path, but not of the other.
+        let contending = |on: usize, off: usize| {
+            let (off, lowest) = (self.resources[off], self.lowest[on]);
+            if off.iter().all(|resource| *resource != lowest.resource) {
+                return lowest.level;
             }
-            None => u128::MAX,
-        }
-    };
-    for one in 0..kept.len() {
-        for other in one + 1..kept.len() {
-            let (here, there) = (contending(one, other), contending(other, one));
-            if rates.stops[first + other].is_some() {
-                kept[one] = kept[one].min(kept_part(here, there));
-            }
-            if rates.stops[first + one].is_some() {
-                kept[other] = kept[other].min(kept_part(there, here));
+            let here = self.resources[on].iter().filter(|resource| !off.contains(resource));
+            here.map(|resource| level(*resource)).fold(f64::INFINITY, f64::min)
+        };
+        let stops = &rates.stops[first..first + kept.len()];
+        for one in 0..kept.len() {
+            for other in one + 1..kept.len() {
+                let (here, there) = (contending(one, other), contending(other, one));
+                if stops[other].is_some() {
+                    kept[one] = kept[one].min(kept_part(here, there));
+                }
+                if stops[one].is_some() {
+                    kept[other] = kept[other].min(kept_part(there, here));
+                }
             }
         }
     }
 }
 
 /// Returns the ratio of two levels in 256ths, between a quarter and 1.
-fn kept_part(here: u128, there: u128) -> u128 {
-    let unit = (there / KEPT_MAX).max(1);
-    if here >= unit * KEPT_MAX {
-        KEPT_MAX
-    } else if here < unit * (KEPT_MIN + 1) {
-        KEPT_MIN
-    } else {
-        here / unit
+fn kept_part(here: f64, there: f64) -> u128 {
+    if here >= there {
+        return KEPT_MAX;
     }
+    ((here / there * KEPT_MAX as f64) as u128).max(KEPT_MIN)
 }
 
-/// Returns for each resource the lowest rate per weight among the demands that it stopped and that want more.
-fn lowest_levels(network: &FlowNetwork, rates: &FlowRates, weights: &[u64]) -> Vec<u128> {
-    let mut levels = vec![u128::MAX; network.capacities.len()];
+/// Returns for each resource the lowest rate per weight among the demands that it stopped and that want more, infinite
+/// without one. Only ratios of levels matter, to 1/256.
+fn lowest_levels(network: &FlowNetwork, rates: &FlowRates, weights: &[u64]) -> Vec<f64> {
+    let mut levels = vec![f64::INFINITY; network.capacities.len()];
     for (demand, weight) in weights.iter().enumerate() {
         let of = network.flows_of_demand(demand);
         let rate: u128 = rates.grains[of.clone()].iter().sum();
@@ -225,8 +247,7 @@ fn lowest_levels(network: &FlowNetwork, rates: &FlowRates, weights: &[u64]) -> V
         if network.demands[demand].limit.is_some_and(has_all) {
             continue;
         }
-        // Below 2^73, of 64 paths.
-        let level = (rate << (SUM_BITS - 8)) / u128::from(*weight);
+        let level = rate as f64 / *weight as f64;
         for stop in rates.stops[of].iter().flatten() {
             if let FlowStop::Resource(resource) = stop {
                 let lowest = &mut levels[*resource as usize];
