@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +15,13 @@ from penstock import (
     Agent,
     AsyncAgent,
     ConflictError,
+    ConnectionFailedError,
     ForbiddenError,
     InvalidRequestError,
     NotFoundError,
+    Retry,
     TransferFailedError,
+    WaitTimeoutError,
     models,
 )
 
@@ -112,3 +117,60 @@ async def test_async_copies(pair: tuple[daemons.Daemon, daemons.Daemon]) -> None
         states = [transfer.state async for transfer in copy.follow()]
         assert states[-1] == "done"
     assert (first.directory / "data" / "b").read_bytes() == b"a"
+
+
+def test_wait_outlasts_a_restart(pair: tuple[daemons.Daemon, daemons.Daemon], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = pair
+    content = os.urandom(2_000_000)
+    (first.directory / "data" / "restarted").write_bytes(content)
+    target = f"penstock://{second.listen}/data/restarted2"
+    seen: list[models.Transfer] = []
+    polls_without_agent = 0
+
+    def kill_once(state: models.Transfer) -> None:
+        seen.append(state)
+        if len(seen) == 1:
+            first.stop(signal.SIGKILL)
+
+    def sleep(_seconds: float) -> None:
+        nonlocal polls_without_agent
+        if first.process is None:
+            polls_without_agent += 1
+            if polls_without_agent == 5:
+                first.start()
+        else:
+            real_sleep(0.05)
+
+    real_sleep = time.sleep
+    monkeypatch.setattr("penstock._sync.agent.time.sleep", sleep)
+    with Agent(first.http, token=first.token, retry=Retry(attempts=1)) as agent:
+        copy = agent.copy("/data/restarted", target, rate_bps=8_000_000, **remote(second))
+        assert copy.wait(timeout=120, progress=kill_once).state == "done"
+    assert polls_without_agent == 5
+    assert (second.directory / "data" / "restarted2").read_bytes() == content
+
+
+def test_wait_ends_in_a_long_outage(pair: tuple[daemons.Daemon, daemons.Daemon]) -> None:
+    first, second = pair
+    (first.directory / "data" / "away").write_bytes(b"x" * 2_000_000)
+    target = f"penstock://{second.listen}/data/away2"
+
+    def stop(_state: models.Transfer) -> None:
+        first.stop(signal.SIGKILL)
+
+    try:
+        with Agent(first.http, token=first.token, retry=Retry(attempts=1, outage_s=0)) as agent:
+            copy = agent.copy("/data/away", target, rate_bps=8_000_000, **remote(second))
+            with pytest.raises(ConnectionFailedError):
+                copy.wait(progress=stop)
+            with pytest.raises(ConnectionFailedError):
+                copy.wait()
+            first.start()
+            with (
+                Agent(first.http, token=first.token, retry=Retry(attempts=1)) as other,
+                pytest.raises(WaitTimeoutError, match="no answer"),
+            ):
+                other.wait(copy.id, timeout=0.2, progress=stop)
+    finally:
+        if first.process is None:
+            first.start()

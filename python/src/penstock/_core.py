@@ -133,6 +133,8 @@ class Retry:
     """Bound on the wait before the second request."""
     longest_s: float = 10.0
     """Bound on any wait; a longer `Retry-After` ends the call."""
+    outage_s: float = 300.0
+    """Time without an answer after which `wait` fails, too: a server may be restarted meanwhile."""
     random: Random = field(default_factory=Random, compare=False)
 
     def bound(self, failures: int) -> float:
@@ -146,6 +148,29 @@ class Retry:
         if retry_after_s is not None:
             return retry_after_s if retry_after_s <= self.longest_s else None
         return self.random.uniform(0, self.bound(failures))
+
+
+class Outage:
+    """Time for which a server does not answer a caller who waits.
+
+    >>> outage = Outage(limit_s=10)
+    >>> outage.is_over_limit(now_s=100), outage.is_over_limit(now_s=109), outage.is_over_limit(now_s=111)
+    (False, False, True)
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._start_s: float | None = None
+
+    def end(self) -> None:
+        """Takes an answer."""
+        self._start_s = None
+
+    def is_over_limit(self, now_s: float) -> bool:
+        """Takes a failure, and returns true where the outage has lasted longer than the limit."""
+        if self._start_s is None:
+            self._start_s = now_s
+        return now_s - self._start_s > self._limit_s
 
 
 def may_repeat(call: Call[Any], status: int | None, was_sent: bool) -> bool:

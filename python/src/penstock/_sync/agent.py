@@ -13,17 +13,19 @@ from typing import Any
 
 from penstock import models
 from penstock._sync.base import Service
-from penstock._core import is_absent
+from penstock._core import Outage, is_absent
 from penstock._credentials import MOVER_PORT, Address, resolve
 from penstock._operations import operation
 from penstock._tls import format_fingerprint
 from penstock.errors import (
     ApiError,
     ConflictError,
+    ConnectionFailedError,
     CredentialsError,
     NotFoundError,
     ResponseError,
     TransferFailedError,
+    UnavailableError,
     WaitTimeoutError,
 )
 
@@ -277,12 +279,23 @@ class Agent(Service):
         """Waits until a transfer has ended and returns it; calls `progress` with each new state of it.
 
         Raises TransferFailedError where it did not end as done, unless `check` is false, and WaitTimeoutError
-        after `timeout` seconds.
+        after `timeout` seconds. Once it has read the transfer, it outlasts a restart of the agent (`Retry.outage_s`).
         """
         end = None if timeout is None else time.monotonic() + timeout
+        outage = Outage(self._retry.outage_s)
         last = None
         while True:
-            transfer = self.transfer(id)
+            try:
+                transfer = self.transfer(id)
+            except (ConnectionFailedError, UnavailableError) as error:
+                now = time.monotonic()
+                if last is None or outage.is_over_limit(now):
+                    raise
+                if end is not None and now >= end:
+                    raise WaitTimeoutError(f"transfer {id}: no answer after {timeout} s") from error
+                time.sleep(POLL_INTERVAL_S)
+                continue
+            outage.end()
             if progress is not None and transfer != last:
                 progress(transfer)
             last = transfer

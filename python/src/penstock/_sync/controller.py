@@ -14,9 +14,16 @@ from typing import Any
 
 from penstock import models
 from penstock._sync.base import Service
+from penstock._core import Outage
 from penstock._operations import operation
 from penstock._values import ArgumentError, site_path, unix_seconds
-from penstock.errors import ResponseError, TransferFailedError, WaitTimeoutError
+from penstock.errors import (
+    ConnectionFailedError,
+    ResponseError,
+    TransferFailedError,
+    UnavailableError,
+    WaitTimeoutError,
+)
 
 #: Files of one call of `append_files`.
 FILES_PER_CALL_MAX = 10_000
@@ -278,12 +285,24 @@ class Controller(Service):
         """Waits until a request has ended and returns it; calls `progress` with each new state of it.
 
         Raises TransferFailedError where it did not end as done, unless `check` is false, and WaitTimeoutError
-        after `timeout` seconds.
+        after `timeout` seconds. Once it has read the request, it outlasts a restart of the controller
+        (`Retry.outage_s`).
         """
         end = None if timeout is None else time.monotonic() + timeout
+        outage = Outage(self._retry.outage_s)
         last = None
         while True:
-            request = self.request(id)
+            try:
+                request = self.request(id)
+            except (ConnectionFailedError, UnavailableError) as error:
+                now = time.monotonic()
+                if last is None or outage.is_over_limit(now):
+                    raise
+                if end is not None and now >= end:
+                    raise WaitTimeoutError(f"request {id}: no answer after {timeout} s") from error
+                time.sleep(POLL_INTERVAL_S)
+                continue
+            outage.end()
             if progress is not None and request != last:
                 progress(request)
             last = request
