@@ -26,7 +26,12 @@ export const KINDS = {
   drain: "Drain",
   link: "Link",
   host_lost: "Host lost",
+  reservation: "Reservation",
+  circuit: "Circuit",
 };
+
+/** Kinds of the controller's events that say what an operator did, not that something failed. */
+const ROUTINE = new Set(["drain", "reservation"]);
 
 /** Kinds that plots mark. */
 const MARKED = new Set(["alert_firing", "alert_resolved", "exporter_silent", "interface_down", "interface_up", "collector_started", "collector_gap", "drain", "link", "host_lost"]);
@@ -42,7 +47,7 @@ async function ofController(span, signal) {
     const query = new URLSearchParams({ from: span.from, to: span.to, limit: LIMIT });
     const { events } = await call(`/api/v1/events/network?${query}`, { signal });
     controller = true;
-    return events.map((one) => ({ id: `c${one.id}`, at_s: one.unix_seconds, kind: one.kind, severity: one.kind === "drain" ? "info" : "warning", subject: "", text: one.text }));
+    return events.map((one) => ({ id: `c${one.id}`, at_s: one.unix_seconds, kind: one.kind, severity: ROUTINE.has(one.kind) ? "info" : "warning", subject: "", text: one.text }));
   } catch (error) {
     if (error.status === 404) controller = false;
     return [];

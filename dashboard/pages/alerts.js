@@ -40,6 +40,7 @@ export function Alerts({ params }) {
   const alerts = data?.alerts ?? [];
   const active = alerts.filter((one) => one.state === "firing" || one.state === "pending");
   const others = alerts.filter((one) => !active.includes(one));
+  const blind = others.filter((one) => one.state === "no_data").length;
   const open = active.filter((one) => one.firing && !one.acknowledged).length;
   const note = data && alerts.length > 0 ? [`${data.firing} firing`, `${data.pending} pending`, data.firing > open ? `${data.firing - open} acknowledged` : ""].filter(Boolean).join(", ") : "";
   const acknowledge = (name) => (token.get() ? choose(name) : askToken());
@@ -48,7 +49,7 @@ export function Alerts({ params }) {
       <${Problem} error=${error} />
       ${!data && !error && html`<${Loading} />`}
       ${data && alerts.length === 0 && html`<${Empty} title="There are no rules."><p>Write one into the configuration; docs/telemetry.md lists their kinds:</p><p><${Command}>${EXAMPLE}<//></p><//>`}
-      ${alerts.length > 0 && active.length === 0 && html`<${Empty} title="No alert is firing or pending.">All ${whole(alerts.length)} rules are within their thresholds.<//>`}
+      ${alerts.length > 0 && active.length === 0 && html`<${Empty} title="No alert is firing or pending.">${blind === 0 ? `All ${whole(alerts.length)} rules are within their thresholds.` : `${whole(alerts.length - blind)} of ${whole(alerts.length)} rules are within their thresholds, the others have no data.`}<//>`}
       ${active.length > 0 && html`<${Rules} caption="Active alerts" rows=${active} onAcknowledge=${acknowledge} />`}
     <//>
     ${others.length > 0 && html`<${Panel} id="rules" wide title="Other rules" note=${whole(others.length)}><${Rules} caption="Other rules" rows=${others} /><//>`}

@@ -6,7 +6,7 @@ import { html } from "../lib/html.js";
 import { filtersOf, kindOf, link, NAMES, set, spanOf, timeOf } from "../lib/route.js";
 import { shownWindow, useTraffic } from "../lib/traffic.js";
 import { percentWithError, rateWithError } from "../lib/units.js";
-import { Choice, Empty, Filters, Loading, Panel, Problem, Tile } from "../parts/bits.js";
+import { Choice, Empty, Filters, Loading, isNoCollector, Panel, Problem, Tile } from "../parts/bits.js";
 import { Saves, Series, useLooks, VIEWS } from "../parts/series.js";
 import { Table } from "../parts/table.js";
 import { eventSpan, EventsSwitch } from "./overview.js";
@@ -32,6 +32,7 @@ export function Labels({ params, theme }) {
   const some = KINDS.some((kind) => data?.[kind.key]?.bps > 0);
   const names = Object.fromEntries((traffic?.filters ?? []).map((one) => [one.by, one.name]));
   if (apart) return html`<${Filters} params=${params} /><${Panel} id="labelled" wide title="Labels"><${Empty} title=${`Labels cannot be filtered by ${NAMES[apart]}.`}><button type="button" onClick=${() => set({ [apart]: undefined })}>Remove the filter</button><//><//>`;
+  if (isNoCollector(error)) return html`<${Panel} id="labelled" wide title="Labelled traffic"><${Problem} error=${error} /><//>`;
   return html`
     <${Filters} params=${params} names=${names} />
     <${Panel} id="labelled" wide title="Labelled traffic" note=${time.live ? "of the last minute" : "of the time chosen"}>

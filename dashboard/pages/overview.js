@@ -7,7 +7,7 @@ import { DIMENSIONS, DIRECTED, directionOf, filtersOf, kindOf, link, NAMES, read
 import { clean, Name } from "../lib/text.js";
 import { percentile95, shownWindow, summary, useTraffic } from "../lib/traffic.js";
 import { percent, percentWithError, rate, rateWithError } from "../lib/units.js";
-import { Choice, Command, Empty, Filters, Loading, Meter, Panel, Problem, Tile } from "../parts/bits.js";
+import { Choice, Command, Empty, Filters, Loading, Meter, isNoCollector, Panel, Problem, Tile } from "../parts/bits.js";
 import { Saves, Series, useLooks, VIEWS } from "../parts/series.js";
 import { Table } from "../parts/table.js";
 
@@ -97,7 +97,7 @@ export function Overview({ params, theme }) {
             onReset=${() => set({ from: undefined, to: undefined })}
             onPick=${(key) => set({ [by]: key }, { replace: false })} />`}`}
     <//>
-    <${Flows} time=${time} filters=${filters} params=${params} />`;
+    ${!isNoCollector(error) && html`<${Flows} time=${time} filters=${filters} params=${params} />`}`;
 }
 
 function state(time, open, error) {

@@ -12,8 +12,18 @@ const PATH = "/api/v1/requests";
 const STATES = { done: "good", failed: "bad", partial: "warn", cancelled: "warn" };
 const ENDED = ["done", "failed", "partial", "cancelled"];
 
+/** Reason why a request failed, waits, or will be late; empty if none is known. */
+const obstacle = (of) => of.trouble ?? (hasEnded(of) ? "" : of.waiting ?? of.deadline_problem ?? "");
+
+/** Source and destination as the command has them: SITE:/PATH. */
+const sourceOf = (of) => `${of.source}:${of.from}`;
+const destinationOf = (of) => `${of.destination}:${of.to}`;
+
+/** Longest end of a source or destination that the list shows, in characters. */
+const WAY_CHARS = 24;
+
 const hasEnded = (one) => ENDED.includes(one.state);
-const share = (one) => (one.files > 0 ? (one.files_done + one.files_failed + one.files_cancelled) / one.files : hasEnded(one) ? 1 : 0);
+const share = (one) => (one.files > 0 ? (one.files_done + one.files_failed + one.files_cancelled) / one.files : one.state === "done" ? 1 : 0);
 const period = (params) => (Number(params.paused) > 0 ? 0 : 2);
 
 /** State in text and colour, with the reason of a wait. */
@@ -67,14 +77,14 @@ function List({ rows, chosen }) {
     { key: "id", name: "Id", number: true, sort: (row) => row.id, cell: (row) => html`<button type="button" class="plain" aria-label=${`request ${row.id}`} aria-pressed=${String(row.id) === chosen ? "true" : "false"} onClick=${() => set({ request: String(row.id) === chosen ? undefined : row.id })}>${row.id}</button>` },
     { key: "state", name: "State", sort: (row) => row.state, cell: (row) => html`<${State} of=${row} />` },
     { key: "class", low: 5, name: "Class", sort: (row) => row.class, cell: (row) => html`<${Name} text=${row.class} most=${24} />` },
-    { key: "way", name: "Source and destination", sort: (row) => `${row.source} ${row.destination}`, cell: (row) => html`<span title=${clean(`${row.from} to ${row.to}`, 300)}><${Name} text=${row.source} most=${18} /> → <${Name} text=${row.destination} most=${18} /></span>` },
+    { key: "way", name: "Source and destination", sort: (row) => `${sourceOf(row)} ${destinationOf(row)}`, cell: (row) => html`<${Path} text=${sourceOf(row)} most=${WAY_CHARS} /> → <${Path} text=${destinationOf(row)} most=${WAY_CHARS} />` },
     { key: "progress", name: "Files", sort: share, cell: (row) => html`<span title=${`${whole(row.files_active)} active, ${whole(row.files_failed)} failed`}><${Meter} share=${share(row)} label=${`progress of request ${row.id}`} />${whole(row.files_done)} of ${whole(row.files)}${row.files_failed ? html` <span class="state bad">${whole(row.files_failed)} failed</span>` : ""}</span>` },
     { key: "bytes", name: "Volume", number: true, sort: (row) => row.bytes, cell: (row) => `${bytes(row.bytes_done)} of ${bytes(row.bytes)}` },
     { key: "priority", low: 7, name: "Priority", number: true, sort: (row) => row.priority, cell: (row) => row.priority },
     { key: "deadline", name: "Deadline", sort: (row) => row.deadline_unix_seconds, cell: (row) => html`<${Deadline} of=${row} />` },
     { key: "client", low: 8, name: "Submitted by", sort: (row) => row.client, cell: (row) => html`<${Name} text=${row.client} most=${20} />` },
     { key: "came", low: 6, name: "Submitted", number: true, sort: (row) => row.submitted_unix_seconds, cell: (row) => html`<span title=${moment(row.submitted_unix_seconds)}>${ago(row.submitted_unix_seconds)}</span>` },
-    { key: "trouble", name: "Problem", wrap: true, text: (row) => row.trouble ?? "", cell: (row) => (row.trouble ? clean(row.trouble, 120) : "") },
+    { key: "trouble", name: "Waits or problem", wrap: true, text: obstacle, cell: (row) => clean(obstacle(row), 120) },
   ];
   return html`<${Table} caption="Requests" columns=${columns} rows=${rows} keyOf=${(row) => row.id} onRow=${(row) => (String(row.id) === chosen ? "chosen" : "")} />`;
 }
@@ -103,11 +113,12 @@ function One({ id, params, onChange }) {
   return html`
     <${Panel} id="why" wide title=${`Request ${id}: rate and reasons`} note=${data ? `${rate(data.bits_per_second ?? 0)}${forecast(data)}` : ""} tools=${tools}>
       <${Problem} error=${error ?? why.error} />
-      ${data?.trouble && html`<p class="note">${clean(data.trouble, 300)}</p>`}
-      ${why.data && orders.length === 0 && html`<${Empty} title="No active orders.">${data && hasEnded(data) ? "The request has ended." : "The request is queued: for a free slot, for a host, or for the time window of its class."}<//>`}
+      ${data && html`<p class="note"><${State} of=${data} />: <${Path} text=${sourceOf(data)} most=${60} /> → <${Path} text=${destinationOf(data)} most=${60} />, class <${Name} text=${data.class} most=${24} />, priority ${data.priority}, submitted by <${Name} text=${data.client} most=${24} /> ${moment(data.submitted_unix_seconds)}</p>`}
+      ${data && obstacle(data) && html`<p class=${hasEnded(data) ? "state bad" : "note"}>${clean(obstacle(data), 300)}</p>`}
+      ${why.data && orders.length === 0 && html`<${Empty} title="No active orders.">${data && hasEnded(data) ? "The request has ended." : data?.waiting ? `The request waits: ${clean(data.waiting, 200)}.` : "The request is queued: for a free slot, for a host, or for the time window of its class."}<//>`}
       ${orders.length > 0 && html`<${Orders} rows=${orders} />`}
     <//>
-    <${Files} id=${id} seconds=${seconds} failed=${params.files === "failed"} />
+    <${Files} id=${id} ended=${data && hasEnded(data)} seconds=${seconds} failed=${params.files === "failed"} />
     <${History} id=${id} seconds=${seconds} />
     ${asked && data && html`<${Change} of=${data} what=${asked} onClose=${() => ask(null)} onDone=${done} />`}`;
 }
@@ -130,7 +141,7 @@ export function Orders({ rows }) {
 
 const FILE_STATES = { done: "good", failed: "bad", cancelled: "warn" };
 
-function Files({ id, seconds, failed }) {
+function Files({ id, ended, seconds, failed }) {
   const { data, error } = usePoll(`${PATH}/${id}/files?limit=200${failed ? "&state=failed" : ""}`, seconds);
   const rows = data?.files ?? [];
   const columns = [
@@ -149,7 +160,7 @@ function Files({ id, seconds, failed }) {
   const tools = html`<${Choice} small label="which files" options=${options} value=${failed ? "failed" : "all"} onChange=${(key) => set({ files: key === "all" ? undefined : key })} />`;
   return html`<${Panel} id="files" wide title="Files" note=${data?.next === null || !data ? "" : `the first ${whole(rows.length)}`} tools=${tools}>
     <${Problem} error=${error} />
-    ${data && html`<${Table} caption="Files of the request" columns=${columns} rows=${rows} keyOf=${(row) => row.file} empty=${failed ? "none failed" : "none yet"} />`}
+    ${data && html`<${Table} caption="Files of the request" columns=${columns} rows=${rows} keyOf=${(row) => row.file} empty=${failed ? "none failed" : ended ? "none" : "none yet"} />`}
   <//>`;
 }
 

@@ -2,7 +2,7 @@
 
 import { token } from "../lib/api.js";
 import { html, useLayoutEffect, useRef } from "../lib/html.js";
-import { filtersOf, NAMES, set } from "../lib/route.js";
+import { filtersOf, link, NAMES, set } from "../lib/route.js";
 import { clean, Name } from "../lib/text.js";
 import { percent } from "../lib/units.js";
 
@@ -32,6 +32,7 @@ export const Command = ({ children }) => html`<code class="command">${children}<
 /** Error with its remedy. Former figures may stay beside it. */
 export function Problem({ error, onToken }) {
   if (!error) return null;
+  if (isNoCollector(error)) return html`<${NoCollector} />`;
   if (error.status === 401 || error.status === 403) {
     return html`<div class="problem" role="alert">
       <strong>${token.get() ? "The token was refused." : "A token is needed."}</strong>
@@ -39,9 +40,19 @@ export function Problem({ error, onToken }) {
       <button type="button" onClick=${onToken ?? askToken}>Enter the token</button>
     </div>`;
   }
-  const what = error.status === 404 ? "This host has no such data." : error.status === 0 ? "No connection." : `The host answered ${error.status}.`;
+  const what = error.title ?? (error.status === 404 ? "This host has no such data." : error.status === 0 ? "No connection." : `The host answered ${error.status}.`);
   return html`<div class="problem" role="alert"><strong>${what}</strong> <span>${clean(error.message, 300)}</span></div>`;
 }
+
+/** True for the answer of a host without the role that collects telemetry. */
+export const isNoCollector = (error) => error?.status === 404 && /^no such path: \/api\/v1\/(telemetry|topology)\b/.test(error.message);
+
+/** Notice that this host collects no telemetry, with its remedy. */
+const NoCollector = () => html`<${Empty} title="This host is not a collector.">
+  <p><a href=${link("transfers")}>Transfers</a> and <a href=${link("requests")}>Requests</a> work without one. For traffic open the dashboard of the host that is,
+  or add this role to the others in the configuration (docs/telemetry.md):</p>
+  <p><${Command}>roles = [..., "collector"]<//></p>
+<//>`;
 
 /** Notice that this host is no controller, with its remedy. */
 export const NoController = () => html`<${Empty} title="This host is not a controller.">

@@ -105,7 +105,7 @@ export function Table({ caption, columns, rows, keyOf, sort: first, empty, onRow
       ${fit.cards && html`<label class="note">Sort <select aria-label=${`sort ${caption} by`} value=${sort?.key ?? ""} onChange=${(event) => { const column = sortable.find((one) => one.key === event.target.value); turn(0); change(column ? { key: column.key, down: Boolean(column.number || column.down) } : null); }}>
         ${!sort && html`<option value="">–</option>`}${sortable.map((one) => html`<option key=${one.key} value=${one.key}>${one.name}</option>`)}
       </select></label>`}
-      ${(out.size > 0 || all) && html`<button type="button" class="small" aria-pressed=${all ? "true" : "false"} title=${all ? "only as many columns as fit" : `also ${low.slice(0, fit.out).map((one) => one.name).join(", ")}`} onClick=${() => { show(!all); refit((old) => ({ ...old, out: 0, tight: false })); }}>${all ? "Fewer columns" : `+${out.size} columns`}</button>`}
+      ${(out.size > 0 || all) && html`<button type="button" class="small" aria-pressed=${all ? "true" : "false"} title=${all ? "only as many columns as fit" : `also ${low.slice(0, fit.out).map((one) => one.name).join(", ")}`} onClick=${() => { show(!all); refit((old) => ({ ...old, out: 0, tight: false })); }}>${all ? "Fewer columns" : `+${out.size} ${out.size === 1 ? "column" : "columns"}`}</button>`}
       <span class="note" role="status">${wanted ? `${whole(sorted.length)} of ${whole(rows.length)}` : `${whole(rows.length)} in total`}</span>
       <button type="button" class="small" title=${`save ${caption} as CSV`} aria-label=${`CSV of ${caption}`} onClick=${save}>CSV</button>
     </div>`}

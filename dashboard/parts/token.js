@@ -13,7 +13,7 @@ export function TokenDialog({ onClose }) {
     const given = new FormData(event.target).get("token").trim();
     // Only these characters are valid in a header; pasted line breaks and quotes are not part of a token.
     if (!/^[\x21-\x7e]{8,4096}$/.test(given)) {
-      fail({ status: 400, message: "a token is one word of at least 8 characters: paste the line of the file 'token'" });
+      fail({ title: "This is no token.", message: "a token is one word of at least 8 characters: paste the line of the file 'token'" });
       return;
     }
     wait(true);
@@ -23,7 +23,7 @@ export function TokenDialog({ onClose }) {
       onClose();
     } catch (problem) {
       token.set(before);
-      fail(problem.status === 401 || problem.status === 403 ? { status: 400, message: problem.message } : problem);
+      fail(problem.status === 401 || problem.status === 403 ? { title: "The token was refused.", message: problem.message } : problem);
     }
     wait(false);
   };

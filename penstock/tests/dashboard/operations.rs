@@ -40,6 +40,7 @@ fn token_lets_user_change_requests() {
     let page = |page: &str| format!("http://{}/#/{page}", operations.listen);
     browser.open(&page("requests"));
     browser.until("document.querySelectorAll('[aria-labelledby=requests] tbody tr').length === 2");
+    browser.sees("a:/data/set");
     browser.click(&format!("request {first}"));
     browser.until(&format!("location.hash.includes('request={first}')"));
     // Orders with rate and reason, files, and the event history.
@@ -112,5 +113,10 @@ fn token_lets_user_change_requests() {
     run(operations.ask(&["drain", "dtn-c", "--reason", "new <i>disks</i>"])).good();
     browser.open(&page("alerts"));
     browser.until("[...document.querySelectorAll('[aria-labelledby=events] tbody tr')].some((one) => /Drain/.test(one.innerText) && one.innerText.includes('dtn-c is drained: new <i>disks</i>'))");
+    // Pages of other roles say what is missing.
+    browser.open(&page("overview"));
+    browser.sees("This host is not a collector.");
+    browser.open(&page("transfers"));
+    browser.sees("This host is not an agent");
     browser.assert_clean(&["/api/v1/telemetry"]);
 }

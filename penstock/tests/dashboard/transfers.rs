@@ -170,6 +170,17 @@ fn decisions_show_beside_rate() {
     browser.picture("tuning-narrow");
     browser.click(&format!("close the streams of transfer {id}"));
     browser.until("document.querySelector('.tuning') === null");
+    // One that failed says why, in the list and alone.
+    let body = json!({
+        "source": "/data/file", "destination": format!("penstock://{}/", other.listen),
+        "remote": {"token": "0".repeat(64), "fingerprint": other.fingerprint},
+    });
+    let request = TestRequest::new(&node.agent.http, "POST", "/api/v1/transfers");
+    let refused = request.token(&node.token()).json(&body).send();
+    let refused = refused.json()["id"].as_u64().unwrap();
+    browser.until("document.querySelector('[aria-labelledby=ended]')?.innerText.includes('the token is not one of this agent')");
+    browser.open(&node.page(&format!("transfers?transfer={refused}")));
+    browser.until("document.querySelector('[aria-labelledby=tuning]')?.innerText.includes('the token is not one of this agent')");
     // One that is not tuned says why.
     browser.open(&node.page("transfers?transfer=4711"));
     browser.sees("no transfer 4711");
