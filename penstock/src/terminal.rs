@@ -37,10 +37,14 @@ pub(crate) fn pad(text: &str, columns: usize) -> String {
     format!("{text}{}", " ".repeat(columns.saturating_sub(width(text))))
 }
 
-/// Escapes control characters, so that foreign names cannot control the terminal.
+/// Escapes control characters and marks of direction, so that foreign names cannot control the terminal or reorder a line.
 pub(crate) fn printable(text: &str) -> String {
+    let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars()
-        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
+        .map(|c| match c.is_control() || turns(c) {
+            true => c.escape_default().to_string(),
+            false => c.to_string(),
+        })
         .collect()
 }
 
@@ -52,6 +56,11 @@ pub(crate) fn cut_lines(text: &str, columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn marks_of_direction_are_escaped() {
+        assert_eq!(printable("\u{e9}t\u{e9}\u{202e}\u{7}"), "\u{e9}t\u{e9}\\u{202e}\\u{7}");
+    }
 
     #[test]
     fn wide_characters_take_two_columns() {

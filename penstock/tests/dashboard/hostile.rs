@@ -35,7 +35,7 @@ fn hostile_names_are_text() {
     browser.open(&node.page("transfers"));
     // The agent escapes paths; the page shows their end.
     browser.sees("window.pwned=1");
-    browser.sees("exe\\x07");
+    browser.sees("exe\\u{7}");
     browser.picture("hostile-transfers");
     browser.open(&node.page("map"));
     browser.until("document.querySelectorAll('.map .site').length === 3");

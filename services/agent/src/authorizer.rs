@@ -25,6 +25,7 @@ use penstock_daemon::api::{Bearers, ClaimsAccess, IssuedAccess};
 use penstock_http::issued_tokens::{IssuedToken, IssuedTokens};
 use penstock_identity::Fingerprint;
 use penstock_mover::{Caller, ExportSpace, Gatekeeper, ResolvedPath, random};
+use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_scopes::{ApiScope, DiskScope, IssuedScope, PathAccess, PathGrant, TokenGrant};
 use penstock_sys::fs::Dir;
@@ -256,7 +257,7 @@ impl Authorizer {
         path: &[u8],
         access: PathAccess,
     ) -> Result<usize, Refusal> {
-        let shown = path.escape_ascii();
+        let shown = display_path(path);
         let refused = |text: String| Err(Refusal::new(RefusalKind::Permission, text));
         let tickets = self.tickets();
         let Some(ticket) = tickets.get(&order) else {
@@ -266,7 +267,7 @@ impl Authorizer {
         let is_below = ticket.below.iter().all(|part| rest.next() == Some(part));
         if !access.writes() || !is_below {
             let below = ticket.below.join(&b'/');
-            let below = below.escape_ascii();
+            let below = display_path(&below);
             return refused(format!("{shown}: order {order} allows writing below /{below} only"));
         }
         Ok(ticket.below.len())
@@ -593,7 +594,7 @@ impl AccessRules {
         path: &[u8],
         access: PathAccess,
     ) -> Result<ResolvedPath, Refusal> {
-        let shown = path.escape_ascii().to_string();
+        let shown = display_path(path);
         let components = components(path);
         if components.contains(&&b".."[..]) || path.contains(&0) {
             let text = format!(
@@ -633,7 +634,7 @@ impl AccessRules {
         let place = ResolvedPath {
             root,
             path: components[below..].join(&b'/'),
-            shown: format!("/{}", components.join(&b'/').escape_ascii()),
+            shown: format!("/{}", display_path(&components.join(&b'/'))),
         };
         match covered {
             Some(covered) => claims::confine(place, components.len(), covered),

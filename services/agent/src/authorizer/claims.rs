@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use penstock_daemon::api::ClaimsAccess;
 use penstock_mover::{Caller, ResolvedPath};
+use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Refusal, RefusalKind};
 use penstock_scopes::{PathAccess, ScopePath, TokenGrant, TokenIssuer};
 use penstock_sys::fs::Kind;
@@ -142,7 +143,7 @@ impl AccessRules {
         path: &[u8],
         access: PathAccess,
     ) -> Result<CoveringScope, Refusal> {
-        let shown = path.escape_ascii();
+        let shown = display_path(path);
         let refused = |text: String| Refusal::new(RefusalKind::Permission, text);
         if !self.still_grants(grant) {
             return Err(identity_refusal("the token has expired meanwhile: get a new one"));
