@@ -3248,7 +3248,7 @@ class Transfer(TransferView):
     state: TransferState
     """State; the last four are ends."""
     streams: int
-    """Number of data streams."""
+    """Number of data streams; once it has ended, the most at one time."""
     submitted: Submission | None = None
     transport: str | None = None
     """Transport of the data streams so far: `tcp`, `rdma`, or `mixed` where streams of both carried data;

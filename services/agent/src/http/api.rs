@@ -57,7 +57,7 @@ pub struct TransferFacts {
     pub files: u64,
     /// Number of files that failed.
     pub failed: u64,
-    /// Number of data streams.
+    /// Number of data streams; once it has ended, the most at one time.
     pub streams: u16,
     /// Reader threads per device.
     pub readers: u16,

@@ -89,6 +89,12 @@ impl ActiveSession {
             None if state == "waiting" => (0, "-"),
             None => (rate.bits_per_second, rate.bound_by),
         };
+        // Which streams are left at the end says nothing.
+        let streams = match (session.ending(), &self.delegate) {
+            (None, _) => session.stream_count(),
+            (Some(_), None) => session.streams_peak(),
+            (Some(_), Some(delegate)) => delegate.snapshot().streams_peak,
+        };
         let (readers, writers) = self.end.threads();
         let (transport, transport_reason) = self.transport();
         ListedTransfer {
@@ -106,7 +112,7 @@ impl ActiveSession {
             announced_bytes: tally.announced_bytes,
             files: tally.files,
             failed: tally.failed,
-            streams: session.stream_count(),
+            streams,
             readers,
             writers,
             rate_bps: session.pace.rate_bps(),

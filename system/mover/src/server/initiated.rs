@@ -532,7 +532,7 @@ impl InitiatedTransfer {
             announced_bytes: tally.announced_bytes,
             files: tally.files,
             failed: tally.failed,
-            streams: snapshot.streams,
+            streams: if outcome.is_some() { snapshot.streams_peak } else { snapshot.streams },
             readers: snapshot.readers,
             writers: snapshot.writers,
             rate_bps: snapshot.rate_bps,
