@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::HTTP_PORT;
-use penstock_agent::http::api::{ControllerFacts, TransferChange, TransferFacts};
+use penstock_agent::http::api::{ControllerFacts, SubmittedFacts, TransferChange, TransferFacts};
 use penstock_agent::http::tuning::{RateForecastFacts, TuningFacts};
 use penstock_agent::submitted::TransferStatus;
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
@@ -382,9 +382,20 @@ fn print_one(row: TransferRow, json: bool, mut output: impl Write) -> Result<Cod
     let transport = transport.as_deref().unwrap_or_default();
     let reason = transport_reason.as_deref();
     let line = reason.map(|reason| transport_line(transport, &printable(reason)));
+    let faults: Vec<_> = row.transfer.submitted.iter().flat_map(fault_lines).collect();
     output.write_all(listed(&[row]).as_bytes())?;
-    line.map_or(Ok(()), |line| writeln!(output, "{line}"))?;
+    for line in line.iter().chain(&faults) {
+        writeln!(output, "{line}")?;
+    }
     Ok(Code::Done)
+}
+
+/// Reason of a wait or failure, and the files that failed, a line each.
+fn fault_lines(submitted: &SubmittedFacts) -> Vec<String> {
+    let reason = submitted.error.iter().map(|error| format!("reason: {}", printable(error)));
+    let files = submitted.failures.iter();
+    let files = files.map(|one| format!("{}: {}", printable(&one.path), printable(&one.error)));
+    reason.chain(files).collect()
 }
 
 const HEADINGS: [&str; 9] =

@@ -104,6 +104,31 @@ fn copy_within_agent_takes_new_name() {
 }
 
 #[test]
+fn failed_transfer_shows_reason_and_file() {
+    let env = TestEnv::new();
+    let (name, text) = ("mesure d'\u{e9}t\u{e9} \u{30c7}.dat", "new/name");
+    write_file(&mut seeded(304), &env.root.join(name), 3 << 20);
+    let agent = env.agent();
+    let body = json!({"source": format!("/{name}"), "destination": format!("/{text}")});
+    let done = end(&agent, &owner(&env), &accept(&agent, &owner(&env), &body));
+    // Letters of any language stay letters, and the streams of an ended transfer are those that it had.
+    assert_eq!(done["path"], format!("/{name}"), "{done}");
+    assert!(done["streams"].as_u64() > Some(0), "{done}");
+    write_file(&mut seeded(305), &env.root.join(name), 2 << 20);
+    let body = json!({
+        "source": format!("/{name}"), "destination": format!("/{text}"), "overwrite": "never",
+    });
+    let failed = end(&agent, &owner(&env), &accept(&agent, &owner(&env), &body));
+    let id = failed["id"].to_string();
+    let show = ["transfers", "show", &id, "--http", &agent.http];
+    let shown = run(env.penstock().args(show)).good();
+    let failure = &failed["submitted"]["failures"][0];
+    for part in [&failure["path"], &failure["error"]] {
+        assert!(shown.output.contains(part.as_str().unwrap()), "{shown:?} {failed}");
+    }
+}
+
+#[test]
 fn key_makes_one_transfer() {
     let env = TestEnv::new();
     write_file(&mut seeded(304), &env.root.join("file"), 1000);
