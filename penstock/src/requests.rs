@@ -122,6 +122,15 @@ fn failure(error: ClientError) -> CommandFailure {
         ClientError::Failed { address, text, .. } => {
             CommandFailure::new(code, anyhow!("the controller at {address}: {text}"))
         }
+        ClientError::Refused { address, status: 401, text } => CommandFailure::new(
+            code,
+            anyhow!(
+                "the controller at {address} refuses: {text}; with a valid one: penstock login {address} --token ... --fingerprint ..."
+            ),
+        ),
+        ClientError::Refused { address, text, .. } => {
+            CommandFailure::new(code, anyhow!("the controller at {address} refuses: {text}"))
+        }
         error => CommandFailure::new(code, error),
     }
 }

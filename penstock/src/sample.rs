@@ -40,7 +40,7 @@ Runs until SIGINT or SIGTERM, and then leaves nothing attached. The log names an
 minute. Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; gives up all others once attached.
 
 --json prints a line when it runs (event started), one after each --polling (status) and a last one (ended); \
-docs/telemetry.md has their fields.
+docs/json.md has their fields.
 
 Examples:
   penstock sample --collector collector.example.org

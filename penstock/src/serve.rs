@@ -308,7 +308,8 @@ fn print(
     }
     for address in daemon.http() {
         let scheme = if address.ip().is_loopback() { "http" } else { "https" };
-        writeln!(output, "  api          {scheme}://{address}/api/v1/transfers")?;
+        writeln!(output, "  dashboard    {scheme}://{address}/")?;
+        writeln!(output, "  api          {scheme}://{address}/api/v1/openapi.json")?;
     }
     for url in &urls.webdav {
         writeln!(output, "  webdav       {url}")?;

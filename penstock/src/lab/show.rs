@@ -194,7 +194,7 @@ pub(crate) fn report(report: &ScenarioReportJson) -> String {
     }
     text += &table(&rows);
     for step in &report.steps_left {
-        let _ = writeln!(text, "step {step} did not come to be: the last program had ended");
+        let _ = writeln!(text, "step {step} was still due when the last program ended");
     }
     for reason in report.invalid_because() {
         let _ = writeln!(text, "\nnot valid: {reason}: the machine was busy with something else");

@@ -68,9 +68,9 @@ pub(crate) struct SubmitArgs {
     /// Protect data only against changes, without encryption
     #[arg(long)]
     no_encrypt: bool,
-    /// Label of the packets: the 16-bit scitag [default: that of the class]
-    #[arg(long, value_name = "NUMBER")]
-    scitag: Option<u16>,
+    /// Label of the packets: OWNER/ACTIVITY by name or number, or a scitag number [default: that of the class]
+    #[arg(long, value_name = "OWNER/ACTIVITY")]
+    scitag: Option<String>,
     /// Use of the tuner for the streams: auto, history (keep those that earlier transfers ended with), observe (log what
     /// would be tried) or off; the hosts' operators may allow less [default: auto]
     #[arg(long, value_name = "MODE", value_parser = tuning_mode)]
@@ -180,6 +180,10 @@ fn listed_paths(list: &[u8]) -> anyhow::Result<Vec<&str>> {
 }
 
 pub(crate) fn run(args: SubmitArgs) -> Result<Code, CommandFailure> {
+    let scitag = args.scitag.as_deref().map(crate::tag::lookup).transpose();
+    let scitag = scitag.context("--scitag").or_exit(Code::Usage)?;
+    let scitag = scitag.map(|tag| u16::try_from(tag.number())).transpose();
+    let scitag = scitag.context("--scitag").or_exit(Code::Usage)?;
     let files = args.files.as_deref().map(read_files).transpose()?;
     let directory = files.is_none();
     let files = files.unwrap_or_default();
@@ -202,7 +206,7 @@ pub(crate) fn run(args: SubmitArgs) -> Result<Code, CommandFailure> {
         overwrite: if args.no_overwrite { Overwrite::Never } else { Overwrite::Changed },
         encrypt: args.no_encrypt.then_some(false),
         attempts: args.attempts,
-        scitag: args.scitag,
+        scitag,
         tune: args.tune,
         transport: args.transport,
     };

@@ -239,7 +239,7 @@ fn reservation_admission_and_refusal_offer() {
         );
         let log = running.client("operator").get("/api/v1/audit").await.to_string();
         assert!(
-            log.contains("20.0 Gb/s from cern to caltech for 600 s") && log.contains("unreserve"),
+            log.contains("20.0 Gb/s from cern to caltech for 10m00s") && log.contains("unreserve"),
             "{log}"
         );
     });

@@ -283,7 +283,7 @@ async fn drain(
     if !known {
         let what = if site { "site" } else { "host" };
         let text = format!(
-            "the topology has no {what} '{name}': GET /api/v1/hosts lists hosts with their sites"
+            "the topology has no {what} '{name}': penstock drain, or GET /api/v1/hosts, lists hosts with their sites"
         );
         return Err(ProblemDetails::not_found(text));
     }

@@ -160,7 +160,7 @@ fn lower(
     for (pointer, site) in [("/source", &asked.source), ("/destination", &asked.destination)] {
         if !settings.config.is_site(site) {
             let text = format!(
-                "the topology has no site '{site}': GET /api/v1/hosts lists hosts with their sites"
+                "the topology has no site '{site}': penstock drain, or GET /api/v1/hosts, lists hosts with their sites"
             );
             return Err(ProblemDetails::field(pointer, text));
         }
@@ -349,7 +349,7 @@ async fn seen(
 ) -> Result<StoredRequest, ProblemDetails> {
     let missing = || {
         ProblemDetails::not_found(format!(
-            "there is no request {id} that you may see: GET /api/v1/requests lists them"
+            "there is no request {id} that you may see: penstock list, or GET /api/v1/requests, lists them"
         ))
     };
     let number = number(id)?;

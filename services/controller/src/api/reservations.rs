@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -10,7 +11,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use penstock_calendar::{END_OF_TIME, RATE_MAX, ReserveError};
 use penstock_http::{QueryParams, RawQuery, Refused, Unavailable};
-use penstock_units::BitRate;
+use penstock_units::{BitRate, display_duration};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -156,18 +157,19 @@ pub(super) async fn make(
         ends: asked.end_unix_seconds,
         circuit: asked.circuit,
     };
+    let length_s = u64::try_from(wanted.ends - wanted.begins).unwrap_or(0);
     let audit = Audit {
         who: asking.who.name,
         peer: asking.peer,
         what: "reserve",
         object: format!("{} to {}", wanted.source, wanted.destination),
         detail: format!(
-            "{}{} from {} to {} for {} s",
+            "{}{} from {} to {} for {}",
             if wanted.circuit { "a circuit of " } else { "" },
             BitRate(asked.rate_bps),
             wanted.source,
             wanted.destination,
-            wanted.ends - wanted.begins
+            display_duration(Duration::from_secs(length_s))
         ),
     };
     let made = shared.writer.apply(move |cx| {
@@ -253,7 +255,7 @@ pub(super) async fn cancel(
 ) -> Result<Json<ReservationFacts>, ProblemDetails> {
     let missing = || {
         let text = format!(
-            "there is no reservation {id} that you may see: GET /api/v1/reservations lists them"
+            "there is no reservation {id} that you may see: penstock reserve, or GET /api/v1/reservations, lists them"
         );
         ProblemDetails::not_found(text)
     };
