@@ -17,12 +17,18 @@ pub(crate) fn rate(text: &str) -> anyhow::Result<BitRate> {
 /// Highest rate to plan for in bit/s, far above any host.
 const GOAL_BPS_MAX: u64 = 100_000_000_000_000;
 
+/// Least rate to plan for in bit/s: below, the unit is missing.
+const GOAL_BPS_MIN: u64 = 1_000_000;
+
 /// Parses a rate to reach.
 ///
 /// # Errors
-/// When it is invalid, zero or above [`GOAL_BPS_MAX`].
+/// When it is invalid, zero, below [`GOAL_BPS_MIN`] or above [`GOAL_BPS_MAX`].
 pub(crate) fn rate_of_goal(text: &str) -> anyhow::Result<BitRate> {
     let rate = above_zero(text, "write it like 100G")?;
+    if rate.0 < GOAL_BPS_MIN {
+        bail!("{rate} is no rate to plan for: write the unit, as in 100G");
+    }
     if rate.0 > GOAL_BPS_MAX {
         bail!("write a rate up to {}", BitRate(GOAL_BPS_MAX));
     }

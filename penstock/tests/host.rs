@@ -136,6 +136,11 @@ fn mistakes_are_one_line() {
         (&["check", "--rtt", "100"], 2, "write the unit too, like 65ms"),
         (&["check", "--rtt", "2h"], 2, "no path takes more than a minute"),
         (&["check", "--for", "0"], 2, "nothing would move: write it like 100G"),
+        (
+            &["check", "--for", "100"],
+            2,
+            "100 b/s is no rate to plan for: write the unit, as in 100G",
+        ),
         (&["check", "--for", "abc"], 2, "'abc' is not a rate in bits per second"),
         (&["tune", "--for", "100P"], 2, "write a rate up to 100 Tb/s"),
         (&["explain", "wmem"], 2, "did you mean tcp-wmem"),
