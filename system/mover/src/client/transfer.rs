@@ -470,7 +470,8 @@ impl TransferState {
             if let Some(reason) = self.cancelled() {
                 return Err(CopyError::Cancelled(reason));
             }
-            self.await_earlier_end()?;
+            let earlier = lock(&self.earlier_end).clone();
+            self.await_release(&earlier, 0)?;
             let opened = self.open();
             lock(&self.stage).in_session = matches!(opened, Ok(Some(_)));
             let busy = opened.as_ref().err().filter(|error| error.is_busy());
@@ -490,8 +491,9 @@ impl TransferState {
                             if self.snapshot().network_bytes > moved_before {
                                 trying_since = Instant::now();
                             }
-                            self.archive_session();
                             lock(&self.stage).in_session = false;
+                            self.await_last_writes()?;
+                            self.archive_session();
                             CopyError::SessionLost(why)
                         }
                     }
@@ -516,14 +518,22 @@ impl TransferState {
         }
     }
 
-    /// Waits until the threads of the previous session have released their files and journal, which the
-    /// next session takes over. A thread that writes to slow storage notices the end when its write
-    /// returns.
-    fn await_earlier_end(&self) -> Result<(), CopyError> {
+    /// Waits until the threads of the session that has ended are done, so that its totals have what they still wrote.
+    fn await_last_writes(&self) -> Result<(), CopyError> {
+        let work = match &*lock(&self.end) {
+            Some(Endpoint::Receive(end)) => Arc::downgrade(&end.0.work),
+            _ => return Ok(()),
+        };
+        self.await_release(&work, 1)
+    }
+
+    /// Waits until at most `holders` use the files and the journal of a session, which the next session takes over. A
+    /// thread that writes to slow storage notices the end when its write returns.
+    fn await_release(&self, work: &Weak<SinkWork>, holders: usize) -> Result<(), CopyError> {
         const NOTICE_DELAY: Duration = Duration::from_secs(1);
         const POLL_INTERVAL: Duration = Duration::from_millis(10);
         let start = Instant::now();
-        while lock(&self.earlier_end).strong_count() > 0 {
+        while work.strong_count() > holders {
             if let Some(reason) = self.cancelled() {
                 return Err(CopyError::Cancelled(reason));
             }
