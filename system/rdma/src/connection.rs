@@ -154,7 +154,7 @@ pub enum RdmaFailure {
     },
     /// The device neither completed a request nor reported its failure.
     #[error(
-        "messages by RDMA got lost, and the device did not report it in {0:.0} s (its driver stopped to send them again)"
+        "messages by RDMA got lost, and the device did not report it in {0:.0} s (its driver stopped sending them again)"
     )]
     NoCompletion(f64),
     /// The other end broke the protocol of credits.
