@@ -19,6 +19,8 @@ REPLACEMENTS = (
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bAsyncGenerator\[([\w.]+), None\]", r"Generator[\1, None, None]"),
     (r"\bAsyncGenerator\b", "Generator"),
+    (r"\bAwaitable\[(\w+)\]", r"\1"),
+    (r"\bAwaitable, ", ""),
     (r"\bfrom contextlib import aclosing\b", "from contextlib import closing"),
     (r"\baclosing\b", "closing"),
     (r"\basyncio\.sleep\b", "time.sleep"),

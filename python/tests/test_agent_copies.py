@@ -142,7 +142,7 @@ def test_wait_outlasts_a_restart(pair: tuple[daemons.Daemon, daemons.Daemon], mo
             real_sleep(0.05)
 
     real_sleep = time.sleep
-    monkeypatch.setattr("penstock._sync.agent.time.sleep", sleep)
+    monkeypatch.setattr("penstock._sync.base.time.sleep", sleep)
     with Agent(first.http, token=first.token, retry=Retry(attempts=1)) as agent:
         copy = agent.copy("/data/restarted", target, rate_bps=8_000_000, **remote(second))
         assert copy.wait(timeout=120, progress=kill_once).state == "done"

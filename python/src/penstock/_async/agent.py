@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -12,20 +11,17 @@ from typing import Any
 
 from penstock import models
 from penstock._async.base import AsyncService
-from penstock._core import Outage, is_absent
+from penstock._core import is_absent
 from penstock._credentials import MOVER_PORT, Address, resolve
 from penstock._operations import operation
 from penstock._tls import format_fingerprint
 from penstock.errors import (
     ApiError,
     ConflictError,
-    ConnectionFailedError,
     CredentialsError,
     NotFoundError,
     ResponseError,
     TransferFailedError,
-    UnavailableError,
-    WaitTimeoutError,
 )
 
 #: Interval of polls for the state of a transfer, in seconds.
@@ -280,29 +276,7 @@ class AsyncAgent(AsyncService):
         Raises TransferFailedError where it did not end as done, unless `check` is false, and WaitTimeoutError
         after `timeout` seconds. Once it has read the transfer, it outlasts a restart of the agent (`Retry.outage_s`).
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        outage = Outage(self._retry.outage_s)
-        last = None
-        while True:
-            try:
-                transfer = await self.transfer(id)
-            except (ConnectionFailedError, UnavailableError) as error:
-                now = time.monotonic()
-                if last is None or outage.is_over_limit(now):
-                    raise
-                if end is not None and now >= end:
-                    raise WaitTimeoutError(f"transfer {id}: no answer after {timeout} s") from error
-                await asyncio.sleep(POLL_INTERVAL_S)
-                continue
-            outage.end()
-            if progress is not None and transfer != last:
-                progress(transfer)
-            last = transfer
-            if transfer.has_ended:
-                break
-            if end is not None and time.monotonic() >= end:
-                raise WaitTimeoutError(f"transfer {id} is {transfer.state} after {timeout} s")
-            await asyncio.sleep(POLL_INTERVAL_S)
+        transfer = await self._ended(f"transfer {id}", lambda: self.transfer(id), POLL_INTERVAL_S, timeout, progress)
         if check and transfer.state != "done":
             submitted = getattr(transfer, "submitted", None)
             reason = getattr(submitted, "error", None) or f"{transfer.failed} files failed"

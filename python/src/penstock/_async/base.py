@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import httpx2
 
@@ -22,11 +23,24 @@ from penstock.errors import (
     ResponseError,
     UnauthorizedError,
     UnavailableError,
+    WaitTimeoutError,
     api_error,
 )
 
 T = TypeVar("T")
 Client = TypeVar("Client", bound="AsyncService")
+
+
+class LongOperation(Protocol):
+    """State of a transfer or a request."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def has_ended(self) -> bool: ...
+
+
+Operation = TypeVar("Operation", bound=LongOperation)
 
 #: Servers send a comment at least every 15 s: a silent stream of events is broken after this.
 EVENT_SILENCE_S = 45.0
@@ -220,6 +234,41 @@ class AsyncService:
                 raise failure or ConnectionFailedError(f"{self.address}: the stream of events ends at once")
             failures += 1
             await asyncio.sleep(max(wait_s, decoder.retry_s or 0.0))
+
+    async def _ended(
+        self,
+        name: str,
+        read: Callable[[], Awaitable[Operation]],
+        interval_s: float,
+        timeout: float | None,
+        progress: Callable[[Operation], Any] | None,
+    ) -> Operation:
+        """Polls an operation until it has ended; calls `progress` with each new state of it.
+
+        Once it has been read, a restart of the server does not end the wait.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        outage = _core.Outage(self._retry.outage_s)
+        last = None
+        while True:
+            try:
+                operation = await read()
+            except (ConnectionFailedError, UnavailableError) as error:
+                now = time.monotonic()
+                if last is None or outage.is_over_limit(now):
+                    raise
+                if end is not None and now >= end:
+                    raise WaitTimeoutError(f"{name}: no answer after {timeout} s") from error
+            else:
+                outage.end()
+                if progress is not None and operation != last:
+                    progress(operation)
+                last = operation
+                if operation.has_ended:
+                    return operation
+                if end is not None and time.monotonic() >= end:
+                    raise WaitTimeoutError(f"{name} is {operation.state} after {timeout} s")
+            await asyncio.sleep(interval_s)
 
     async def _connected_events(
         self, template: str, query: Mapping[str, _core.QueryValue], decoder: _core.EventDecoder

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-import json
 import time
+import json
 import uuid
 from collections.abc import Generator, Callable, Sequence
 from contextlib import closing
@@ -13,20 +13,17 @@ from typing import Any
 
 from penstock import models
 from penstock._sync.base import Service
-from penstock._core import Outage, is_absent
+from penstock._core import is_absent
 from penstock._credentials import MOVER_PORT, Address, resolve
 from penstock._operations import operation
 from penstock._tls import format_fingerprint
 from penstock.errors import (
     ApiError,
     ConflictError,
-    ConnectionFailedError,
     CredentialsError,
     NotFoundError,
     ResponseError,
     TransferFailedError,
-    UnavailableError,
-    WaitTimeoutError,
 )
 
 #: Interval of polls for the state of a transfer, in seconds.
@@ -281,29 +278,7 @@ class Agent(Service):
         Raises TransferFailedError where it did not end as done, unless `check` is false, and WaitTimeoutError
         after `timeout` seconds. Once it has read the transfer, it outlasts a restart of the agent (`Retry.outage_s`).
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        outage = Outage(self._retry.outage_s)
-        last = None
-        while True:
-            try:
-                transfer = self.transfer(id)
-            except (ConnectionFailedError, UnavailableError) as error:
-                now = time.monotonic()
-                if last is None or outage.is_over_limit(now):
-                    raise
-                if end is not None and now >= end:
-                    raise WaitTimeoutError(f"transfer {id}: no answer after {timeout} s") from error
-                time.sleep(POLL_INTERVAL_S)
-                continue
-            outage.end()
-            if progress is not None and transfer != last:
-                progress(transfer)
-            last = transfer
-            if transfer.has_ended:
-                break
-            if end is not None and time.monotonic() >= end:
-                raise WaitTimeoutError(f"transfer {id} is {transfer.state} after {timeout} s")
-            time.sleep(POLL_INTERVAL_S)
+        transfer = self._ended(f"transfer {id}", lambda: self.transfer(id), POLL_INTERVAL_S, timeout, progress)
         if check and transfer.state != "done":
             submitted = getattr(transfer, "submitted", None)
             reason = getattr(submitted, "error", None) or f"{transfer.failed} files failed"

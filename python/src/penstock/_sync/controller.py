@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Generator, Callable, Iterable, Sequence
 from contextlib import closing
@@ -14,15 +13,11 @@ from typing import Any
 
 from penstock import models
 from penstock._sync.base import Service
-from penstock._core import Outage
 from penstock._operations import operation
 from penstock._values import ArgumentError, site_path, unix_seconds
 from penstock.errors import (
-    ConnectionFailedError,
     ResponseError,
     TransferFailedError,
-    UnavailableError,
-    WaitTimeoutError,
 )
 
 #: Files of one call of `append_files`.
@@ -288,29 +283,7 @@ class Controller(Service):
         after `timeout` seconds. Once it has read the request, it outlasts a restart of the controller
         (`Retry.outage_s`).
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        outage = Outage(self._retry.outage_s)
-        last = None
-        while True:
-            try:
-                request = self.request(id)
-            except (ConnectionFailedError, UnavailableError) as error:
-                now = time.monotonic()
-                if last is None or outage.is_over_limit(now):
-                    raise
-                if end is not None and now >= end:
-                    raise WaitTimeoutError(f"request {id}: no answer after {timeout} s") from error
-                time.sleep(POLL_INTERVAL_S)
-                continue
-            outage.end()
-            if progress is not None and request != last:
-                progress(request)
-            last = request
-            if request.has_ended:
-                break
-            if end is not None and time.monotonic() >= end:
-                raise WaitTimeoutError(f"request {id} is {request.state} after {timeout} s")
-            time.sleep(POLL_INTERVAL_S)
+        request = self._ended(f"request {id}", lambda: self.request(id), POLL_INTERVAL_S, timeout, progress)
         if check and request.state != "done":
             reason = request.trouble or f"{request.files_failed} files failed"
             raise TransferFailedError(f"request {id} is {request.state}: {reason}", request)
