@@ -98,6 +98,7 @@ fn open(
         part,
         depth: params.depth,
         message_bytes,
+        head_bytes: None,
         distinct_slots: u32::try_from(distinct).unwrap_or(u32::MAX),
         round_trip,
         ip_mtu: info.map(|info| info.snd_mss + TCP_HEADER_BYTES),

@@ -2,15 +2,17 @@
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use penstock_sys::buffer::Buffer;
 use penstock_sys::event::{Interest, Readiness, poll};
 use penstock_sys::machine::raise_locked_memory;
 use penstock_sys::verbs::{
-    CompletionKind, CompletionQueue, CompletionStatus, ConnectionPath, Initialised, MemoryAccess,
-    MemoryRegion, ProtectionDomain, QueuePair, QueuePairCapacity, ReadyToSend, SendVerb,
-    SendWorkRequest, WorkCompletion,
+    CompletionKind, CompletionQueue, CompletionStatus, ConnectionPath, Initialised, LocalMemory,
+    MemoryAccess, MemoryRegion, ProtectionDomain, QueuePair, QueuePairCapacity, ReadyToSend,
+    SendVerb, SendWorkRequest, WorkCompletion,
 };
 use thiserror::Error;
 
@@ -199,6 +201,9 @@ pub struct ConnectionSettings {
     pub depth: u32,
     /// Largest message in bytes.
     pub message_bytes: u32,
+    /// Bytes at the start of a message that an initiator has memory for, where the rest comes from blocks; else it has
+    /// memory for whole messages.
+    pub head_bytes: Option<u32>,
     /// Slots with memory of their own, at most the depth.
     pub distinct_slots: u32,
     /// Round-trip time of the path, as far as known; it only lengthens the timer.
@@ -219,8 +224,11 @@ pub struct RdmaConnection {
     pair: QueuePair<ReadyToSend>,
     region: MemoryRegion,
     peer: ConnectionOffer,
+    domain: ProtectionDomain,
     device: String,
     slot_bytes: u32,
+    /// Bytes of this end's memory of a slot.
+    local_bytes: u32,
     depth: u32,
     distinct_slots: u32,
     mtu_bytes: u32,
@@ -248,6 +256,7 @@ pub enum RdmaEvent {
 pub struct PreparedConnection {
     pair: QueuePair<Initialised>,
     region: MemoryRegion,
+    domain: ProtectionDomain,
     own: ConnectionOffer,
     settings: ConnectionSettings,
     device: String,
@@ -258,11 +267,27 @@ pub struct PreparedConnection {
 }
 
 impl PreparedConnection {
-    /// Registers the memory and creates the queue pair.
+    /// Registers the memory and creates the queue pair, in a domain of their own.
     ///
     /// # Errors
     /// [`RdmaFailure`] for limits of the device and of locked memory.
     pub fn new(adapter: &RdmaAdapter, settings: &ConnectionSettings) -> Result<Self, RdmaFailure> {
+        let domain = ProtectionDomain::new(adapter.context()).map_err(|source| {
+            RdmaFailure::step(adapter.context().name(), "allocate a protection domain", source)
+        })?;
+        Self::in_domain(adapter, domain, settings)
+    }
+
+    /// As [`Self::new`], in a domain of the adapter's device. Initiators in one domain share the registrations of the
+    /// blocks that they send.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn in_domain(
+        adapter: &RdmaAdapter,
+        domain: ProtectionDomain,
+        settings: &ConnectionSettings,
+    ) -> Result<Self, RdmaFailure> {
         let device = adapter.context().name();
         let step = |step, source| RdmaFailure::step(device, step, source);
         let limits = adapter.limits();
@@ -278,12 +303,10 @@ impl PreparedConnection {
             ConnectionPart::WriteTarget => (MemoryAccess::RemoteWrite, depth),
             ConnectionPart::ReadTarget => (MemoryAccess::RemoteRead, depth),
         };
-        let domain = ProtectionDomain::new(adapter.context())
-            .map_err(|error| step("allocate a protection domain", error))?;
         let distinct_slots = settings.distinct_slots.clamp(1, depth);
-        let region = register(&domain, distinct_slots, settings.message_bytes, access, device)?;
+        let region = register(&domain, distinct_slots, local_bytes(settings), access, device)?;
         let entries = completion_entries(sends, depth).min(limits.completions);
-        let completions = CompletionQueue::new(adapter.context(), entries)
+        let completions = CompletionQueue::new(domain.context(), entries)
             .map_err(|error| step("create a completion queue", error))?;
         let capacity = QueuePairCapacity { sends, receives: depth };
         let port = adapter.gid().port;
@@ -307,6 +330,7 @@ impl PreparedConnection {
         Ok(Self {
             pair,
             region,
+            domain,
             own,
             settings: *settings,
             device: device.to_owned(),
@@ -322,7 +346,7 @@ impl PreparedConnection {
     /// # Errors
     /// [`RdmaFailure`]; the caller closes `socket`, so that the other end fails, too.
     pub fn connect(self, socket: &mut (impl Read + Write)) -> Result<RdmaConnection, RdmaFailure> {
-        let Self { pair, region, own, settings, device, .. } = self;
+        let Self { pair, region, domain, own, settings, device, .. } = self;
         socket.write_all(&own.encode()).map_err(exchange)?;
         let mut bytes = [0; OFFER_BYTES];
         socket.read_exact(&mut bytes).map_err(exchange)?;
@@ -365,8 +389,10 @@ impl PreparedConnection {
             pair,
             region,
             peer,
+            domain,
             device,
             slot_bytes: settings.message_bytes,
+            local_bytes: local_bytes(&settings),
             depth: settings.depth.max(1),
             distinct_slots: self.distinct_slots,
             mtu_bytes: path.mtu_bytes,
@@ -433,7 +459,7 @@ impl RdmaConnection {
     /// Offset of a slot in the memory at this end.
     #[must_use]
     pub const fn slot_offset(&self, slot: u32) -> usize {
-        (slot % self.distinct_slots) as usize * self.slot_bytes as usize
+        (slot % self.distinct_slots) as usize * self.local_bytes as usize
     }
 
     /// Writes the first `bytes` of the local slot into the slot of the other end, which receives its number.
@@ -441,14 +467,18 @@ impl RdmaConnection {
     /// # Errors
     /// [`RdmaFailure::Step`].
     pub fn write(&self, request: PostedRequest, bytes: u32) -> Result<(), RdmaFailure> {
+        self.write_from(request, &[self.region.part(self.slot_offset(request.slot), bytes)])
+    }
+
+    fn write_from(
+        &self,
+        request: PostedRequest,
+        memory: &[LocalMemory<'_>],
+    ) -> Result<(), RdmaFailure> {
         let (address, key) = (self.peer.slot_address(request.slot), self.peer.key);
         let verb = SendVerb::WriteWithImmediate { address, key, immediate: request.slot };
-        let memory = Some((&self.region, self.slot_offset(request.slot), bytes));
-        let signalled = request.signalled;
-        self.post(
-            &SendWorkRequest { work_id: request.sequence, verb, memory, signalled },
-            "post a write",
-        )
+        let (work_id, signalled) = (request.sequence, request.signalled);
+        self.post(&SendWorkRequest { work_id, verb, memory, signalled }, "post a write")
     }
 
     /// Reads the first `bytes` of the other end's slot into the local slot.
@@ -457,7 +487,7 @@ impl RdmaConnection {
     /// [`RdmaFailure::Step`].
     pub fn read(&self, request: PostedRequest, bytes: u32) -> Result<(), RdmaFailure> {
         let (address, key) = (self.peer.slot_address(request.slot), self.peer.key);
-        let memory = Some((&self.region, self.slot_offset(request.slot), bytes));
+        let memory = &[self.region.part(self.slot_offset(request.slot), bytes)];
         let (work_id, signalled) = (request.sequence, request.signalled);
         let verb = SendVerb::Read { address, key };
         self.post(&SendWorkRequest { work_id, verb, memory, signalled }, "post a read")
@@ -471,7 +501,7 @@ impl RdmaConnection {
         self.post_receive()?;
         let verb = SendVerb::SendWithImmediate { immediate: request.slot };
         let (work_id, signalled) = (request.sequence, request.signalled);
-        self.post(&SendWorkRequest { work_id, verb, memory: None, signalled }, "post a grant")
+        self.post(&SendWorkRequest { work_id, verb, memory: &[], signalled }, "post a grant")
     }
 
     /// Posts a receive in the place of one that a grant consumed.
@@ -495,8 +525,8 @@ impl RdmaConnection {
             false => SendVerb::Write { address, key },
         };
         // The last page of a region may be shorter than a slot, its first bytes are there in any case.
-        let memory = Some((&self.region, 0, if reads { PROBE_BYTES } else { 0 }));
-        let memory = memory.filter(|(_, _, bytes)| *bytes > 0);
+        let probe = self.region.part(0, PROBE_BYTES);
+        let memory: &[_] = if reads { &[probe] } else { &[] };
         self.post(
             &SendWorkRequest { work_id: MARKER_WORK, verb, memory, signalled: true },
             "post a marker",
@@ -609,24 +639,40 @@ impl RdmaConnection {
 }
 
 impl SlotChannel for RdmaConnection {
+    type Block = Buffer;
+
     fn slot_bytes(&self) -> usize {
         self.slot_bytes as usize
+    }
+
+    fn head_bytes(&self) -> usize {
+        self.local_bytes as usize
     }
 
     fn answer_timeout(&self) -> Duration {
         Self::answer_timeout(self)
     }
 
-    fn fill(&self, slot: u32, offset: usize, bytes: &[u8]) {
-        self.region.copy_in(self.slot_offset(slot) + offset, bytes);
-    }
-
     fn copy_out(&self, slot: u32, offset: usize, bytes: &mut [u8]) {
         self.region.copy_out(self.slot_offset(slot) + offset, bytes);
     }
 
-    fn write(&self, request: PostedRequest, bytes: u32) -> Result<(), RdmaFailure> {
-        Self::write(self, request, bytes)
+    fn write(
+        &self,
+        request: PostedRequest,
+        head: &[u8],
+        part: Option<(&Buffer, Range<usize>)>,
+    ) -> Result<(), RdmaFailure> {
+        let offset = self.slot_offset(request.slot);
+        self.region.copy_in(offset, head);
+        let copied = self.region.part(offset, u32::try_from(head.len()).unwrap_or(u32::MAX));
+        let Some((block, bytes)) = part else { return self.write_from(request, &[copied]) };
+        let part = LocalMemory::of_buffer(block, &self.domain, bytes)
+            .map_err(|error| RdmaFailure::step(&self.device, "register a block", error))?;
+        match head.is_empty() {
+            true => self.write_from(request, &[part]),
+            false => self.write_from(request, &[copied, part]),
+        }
     }
 
     fn grant(&self, request: PostedRequest) -> Result<(), RdmaFailure> {
@@ -648,6 +694,14 @@ impl SlotChannel for RdmaConnection {
         events: &mut Vec<RdmaEvent>,
     ) -> Result<Readiness, RdmaFailure> {
         Self::wait(self, socket, timeout, events)
+    }
+}
+
+/// Bytes of this end's memory for each slot.
+fn local_bytes(settings: &ConnectionSettings) -> u32 {
+    match settings.part {
+        ConnectionPart::Initiator => settings.head_bytes.unwrap_or(settings.message_bytes),
+        ConnectionPart::WriteTarget | ConnectionPart::ReadTarget => settings.message_bytes,
     }
 }
 

@@ -155,6 +155,18 @@ impl SenderCredits {
         self.queue.outstanding()
     }
 
+    /// Messages posted so far, which is the number of the next one.
+    #[must_use]
+    pub const fn posted(&self) -> u64 {
+        self.queue.next
+    }
+
+    /// Messages below this number are complete.
+    #[must_use]
+    pub const fn completed(&self) -> u64 {
+        self.queue.completed
+    }
+
     /// True while a requested completion has not come.
     #[must_use]
     pub const fn awaits_completion(&self) -> bool {

@@ -2,10 +2,16 @@
 //!
 //! The sender fills granted slots one after another, and the receiver reads them in the order of their messages, which a
 //! reliable connection keeps. A slot is granted again when its last byte is read, so that a slow reader stops the
-//! sender. Bytes are copied into and out of the registered memory, and no memory outlives its queue pair.
+//! sender.
+//!
+//! The device sends blocks from their own buffers, which the stream holds until their messages are complete. The receiver
+//! copies bytes out of the slots, before it checks them: the peer, and whoever forges its packets, can write into a slot
+//! at any time. No memory that a peer may write outlives its queue pair.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_sys::event::Readiness;
@@ -23,23 +29,32 @@ const EVENT_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// Operations of a connection on its slots: [`crate::RdmaConnection`], and a simulated one in tests.
 pub trait SlotChannel {
+    /// Memory that the device sends from.
+    type Block;
+
     /// Length of a slot in bytes.
     fn slot_bytes(&self) -> usize;
+
+    /// Bytes at the start of a message that come from this end's own memory of the slot.
+    fn head_bytes(&self) -> usize;
 
     /// Time in which a working queue pair completes a request, or fails.
     fn answer_timeout(&self) -> Duration;
 
-    /// Copies bytes into the local memory of a slot.
-    fn fill(&self, slot: u32, offset: usize, bytes: &[u8]);
-
     /// Copies bytes out of the local memory of a slot.
     fn copy_out(&self, slot: u32, offset: usize, bytes: &mut [u8]);
 
-    /// Posts a write of the first `bytes` of the local slot into the other end's slot.
+    /// Posts a write of a message into the other end's slot: `head`, which is copied, and a part of a block, which stays
+    /// unchanged until the request is complete.
     ///
     /// # Errors
     /// Error of the provider.
-    fn write(&self, request: PostedRequest, bytes: u32) -> Result<(), RdmaFailure>;
+    fn write(
+        &self,
+        request: PostedRequest,
+        head: &[u8],
+        part: Option<(&Self::Block, Range<usize>)>,
+    ) -> Result<(), RdmaFailure>;
 
     /// Grants a slot of this end, after a receive for its next message is posted.
     ///
@@ -72,10 +87,31 @@ pub trait SlotChannel {
     ) -> Result<Readiness, RdmaFailure>;
 }
 
+/// Part of a block to send.
+#[derive(Debug)]
+pub struct BlockPart<'a, B> {
+    /// The block, which is held until its messages are complete.
+    pub block: &'a Arc<B>,
+    /// Bytes of the block.
+    pub bytes: Range<usize>,
+    /// Most blocks that the stream holds, this one included.
+    pub blocks_held_max: usize,
+}
+
+/// Block of messages that are not complete.
+#[derive(Debug)]
+struct HeldBlock<B> {
+    block: Arc<B>,
+    /// Number of the request behind its last message; none while a part is being written.
+    end: Option<u64>,
+}
+
 /// Sending end of a stream.
 #[derive(Debug)]
-pub struct SlotWriter<C> {
+pub struct SlotWriter<C: SlotChannel> {
     channel: C,
+    /// Dropped after the channel: the device may read blocks until the queue pair is destroyed.
+    held: VecDeque<HeldBlock<C::Block>>,
     credits: SenderCredits,
     answers: AnswerTimer,
     events: Vec<RdmaEvent>,
@@ -89,7 +125,8 @@ impl<C: SlotChannel> SlotWriter<C> {
         let interval = signal_interval(depth);
         let credits = SenderCredits::new(slots.min(depth), depth + interval, interval);
         let answers = AnswerTimer::new(channel.answer_timeout());
-        Self { channel, credits, answers, events: Vec::new(), written_bytes: 0 }
+        let held = VecDeque::new();
+        Self { channel, held, credits, answers, events: Vec::new(), written_bytes: 0 }
     }
 
     /// Bytes of the stream so far.
@@ -98,28 +135,61 @@ impl<C: SlotChannel> SlotWriter<C> {
         self.written_bytes
     }
 
-    /// Writes both parts completely; waits where no slot is granted. `socket` becomes readable when the other end is gone.
+    /// Writes `head` and a part of a block completely; waits where no slot is granted, and where too many blocks are
+    /// held. `socket` becomes readable when the other end is gone.
     ///
     /// # Errors
     /// If the queue pair or the socket fails.
     pub fn write(
         &mut self,
-        head: &[u8],
-        body: &[u8],
+        mut head: &[u8],
+        part: Option<BlockPart<'_, C::Block>>,
         socket: BorrowedFd<'_>,
     ) -> Result<(), RdmaFailure> {
-        let (mut head, mut body) = (head, body);
-        while !head.is_empty() || !body.is_empty() {
-            let request = self.next_slot(socket)?;
-            let from_head = head.len().min(self.channel.slot_bytes());
-            let from_body = body.len().min(self.channel.slot_bytes() - from_head);
-            self.channel.fill(request.slot, 0, &head[..from_head]);
-            self.channel.fill(request.slot, from_head, &body[..from_body]);
-            (head, body) = (&head[from_head..], &body[from_body..]);
-            let bytes = from_head + from_body;
-            self.channel.write(request, u32::try_from(bytes).unwrap_or(u32::MAX))?;
-            self.written_bytes += bytes as u64;
+        let mut rest = part.as_ref().map_or(0..0, |part| part.bytes.clone());
+        if let Some(part) = &part {
+            self.hold(part, socket)?;
         }
+        while !head.is_empty() || !rest.is_empty() {
+            let request = self.next_slot(socket)?;
+            let from_head = head.len().min(self.channel.head_bytes());
+            let is_whole_head = from_head == head.len();
+            let room = if is_whole_head { self.channel.slot_bytes() - from_head } else { 0 };
+            let from_block = rest.len().min(room);
+            let bytes = rest.start..rest.start + from_block;
+            let block = part.as_ref().filter(|_| from_block > 0);
+            let block = block.map(|part| (&**part.block, bytes));
+            self.channel.write(request, &head[..from_head], block)?;
+            head = &head[from_head..];
+            rest.start += from_block;
+            self.written_bytes += (from_head + from_block) as u64;
+        }
+        let written = self.held.back_mut().filter(|held| held.end.is_none());
+        if let Some(held) = written {
+            held.end = Some(self.credits.posted());
+        }
+        Ok(())
+    }
+
+    /// Holds the block of a part: the last one still, or another, once there are few enough.
+    fn hold(
+        &mut self,
+        part: &BlockPart<'_, C::Block>,
+        socket: BorrowedFd<'_>,
+    ) -> Result<(), RdmaFailure> {
+        if let Some(last) = self.held.back_mut().filter(|held| Arc::ptr_eq(&held.block, part.block))
+        {
+            last.end = None;
+            return Ok(());
+        }
+        while self.held.len() >= part.blocks_held_max.max(1) {
+            self.request_completion()?;
+            let ready = self.take_events(Some(socket), EVENT_WAIT_MAX)?;
+            if ready.any() {
+                return Err(RdmaFailure::PeerClosed);
+            }
+        }
+        self.held.push_back(HeldBlock { block: Arc::clone(part.block), end: None });
         Ok(())
     }
 
@@ -188,6 +258,10 @@ impl<C: SlotChannel> SlotWriter<C> {
                 RdmaEvent::Marker => completed += self.credits.on_marker(),
             }
         }
+        let completed_below = self.credits.completed();
+        let is_complete =
+            |held: &mut HeldBlock<_>| held.end.is_some_and(|end| end <= completed_below);
+        while self.held.pop_front_if(is_complete).is_some() {}
         self.answers.check(completed > 0, self.credits.awaits_completion())?;
         Ok(ready)
     }

@@ -10,6 +10,7 @@
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
+use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +25,8 @@ mod sync {
 
 use free_list::FreeList;
 use mapping::Mapping;
+
+use crate::verbs::ProtectionDomain;
 
 /// Buffers start at a multiple of this and are a multiple of it long: enough for `O_DIRECT` on any common device.
 pub const BUFFER_ALIGNMENT: usize = 4096;
@@ -148,7 +151,15 @@ impl Buffer {
     /// Unmaps the buffer instead of returning it, because others may still read its pages; the pool maps another one
     /// in its place.
     pub fn discard(mut self) {
-        self.mapping = Mapping::NONE;
+        self.mapping = Mapping::none();
+    }
+
+    /// Local key of the buffer in a domain of a device that sends from it.
+    ///
+    /// # Errors
+    /// As [`crate::verbs::MemoryRegion::register`].
+    pub(crate) fn source_key(&self, domain: &ProtectionDomain) -> io::Result<u32> {
+        self.mapping.source_key(domain)
     }
 }
 
@@ -180,7 +191,7 @@ impl AsMut<[u8]> for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let mapping = std::mem::replace(&mut self.mapping, Mapping::NONE);
+        let mapping = std::mem::replace(&mut self.mapping, Mapping::none());
         if mapping.bytes().is_empty() {
             self.shared.list.forget();
         } else {

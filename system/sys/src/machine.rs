@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Resource, Rlimit};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CapabilitySet, CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 /// UUID of this boot. A journal compares it to detect a restart, after which unsynced data may be lost.
@@ -196,8 +196,13 @@ pub fn raise_open_files() -> io::Result<u64> {
     Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
-/// Raises the soft limit of locked memory to the hard limit, and returns it in bytes; `None` without a limit. Processes
-/// with `CAP_IPC_LOCK` are above the limit.
+/// True if the limit of locked memory does not hold for this thread (`CAP_IPC_LOCK`).
+pub fn is_above_locked_memory_limit() -> bool {
+    let own = rustix::thread::capabilities(None);
+    own.is_ok_and(|own| own.effective.contains(CapabilitySet::IPC_LOCK))
+}
+
+/// Raises the soft limit of locked memory to the hard limit, and returns it in bytes; `None` without a limit.
 pub fn raise_locked_memory() -> io::Result<Option<u64>> {
     let limit = rustix::process::getrlimit(Resource::Memlock);
     if limit.current != limit.maximum {

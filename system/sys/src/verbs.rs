@@ -6,7 +6,8 @@
 //! services than RC.
 //!
 //! Memory that a peer may write is never shown as a slice: [`MemoryRegion`] copies from and to it. A memory region
-//! belongs to the queue pair that may use it until the queue pair is destroyed.
+//! belongs to the queue pair that may use it until the queue pair is destroyed. Buffers of a pool are registered for
+//! devices that read them only ([`LocalMemory::of_buffer`]).
 //!
 //! Fails with [`io::Error`](std::io::Error) of the provider; the caller adds the device and the step.
 
@@ -21,7 +22,8 @@ mod queue_pair;
 pub use completion::{CompletionKind, CompletionQueue, CompletionStatus, WorkCompletion};
 pub use device::{GidEntry, GidKind, RdmaContext, RdmaLimits, RdmaPortState};
 pub use library::VerbsLibrary;
-pub use memory::{MemoryAccess, MemoryRegion, ProtectionDomain};
+pub(crate) use memory::SourceRegistrations;
+pub use memory::{LocalMemory, MemoryAccess, MemoryRegion, ProtectionDomain};
 pub use queue_pair::{
     ConnectionPath, Initialised, QueuePair, QueuePairCapacity, ReadyToReceive, ReadyToSend,
     SendVerb, SendWorkRequest,

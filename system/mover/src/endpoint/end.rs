@@ -14,7 +14,7 @@ use penstock_protocol::sender::StreamId;
 use super::receiver::ReceiverControl;
 use super::sender::SenderControl;
 use crate::net::channel::Channel;
-use crate::net::rdma::{RdmaStreamSettings, stream_memory_bytes};
+use crate::net::rdma::{RdmaStreamSettings, SentBlocks, stream_memory_bytes};
 use crate::session::control::ControlEndpoint;
 use crate::session::counters::AgentCounters;
 use crate::session::state::Session;
@@ -152,12 +152,17 @@ impl Endpoint {
     }
 
     /// Settings of an RDMA stream at this end, without its flow label.
-    pub(crate) fn rdma_settings(&self) -> RdmaStreamSettings {
+    pub(crate) fn rdma_settings(&self) -> RdmaStreamSettings<'_> {
         let session = self.session();
         let bytes = (session.pool.limit() * session.pool.buffer_len()) as u64;
         let streams = session.wanted_streams.load(Ordering::SeqCst);
         RdmaStreamSettings {
-            sends: matches!(self, Self::Send(_)),
+            sends: match self {
+                Self::Send(end) => {
+                    Some(SentBlocks { domains: &end.0.work.sending_domains, memory_bytes: bytes })
+                }
+                Self::Receive(_) => None,
+            },
             memory_bytes: stream_memory_bytes(bytes, streams),
             flow_label: 0,
         }

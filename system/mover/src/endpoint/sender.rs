@@ -195,6 +195,9 @@ impl SenderEnd {
             let buffer = buffer.map(Arc::new);
             let payload = match &buffer {
                 None => FramePayload::Bytes(&[]),
+                Some(buffer) if writer.is_rdma() => {
+                    FramePayload::Block(buffer, payload_bytes, self.blocks_held_max())
+                }
                 Some(buffer)
                     if writer.sends_pages(payload_bytes)
                         && self.hold_until_written(header.sequence, stream, buffer) =>
@@ -229,6 +232,13 @@ impl SenderEnd {
             }
         }
         Ok(())
+    }
+
+    /// Most blocks that one RDMA stream holds: all streams together half of the pool, as the other half stays with the
+    /// readers.
+    fn blocks_held_max(&self) -> usize {
+        let streams = usize::from(self.work.session.stream_count());
+        self.work.session.pool.limit() / 2 / streams.max(1)
     }
 
     /// Holds a buffer until its frame is acknowledged, if at most half of the pool is held: the other half stays with

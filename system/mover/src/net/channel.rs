@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_identity::Fingerprint;
+use penstock_rdma::stream::BlockPart;
+use penstock_sys::buffer::Buffer;
 use penstock_sys::event::{self, Interest};
 use rustls::{ClientConfig, ServerConfig};
 use socket2::SockRef;
@@ -103,8 +105,9 @@ impl Channel {
             tls.write_all(&mut self.transport, body)?;
             return tls.flush(&mut self.transport);
         }
-        if let Some(rdma) = &mut self.rdma {
-            return rdma.write(&self.transport, head, body);
+        if self.rdma.is_some() {
+            // RDMA sends from blocks.
+            return Err(io::ErrorKind::Unsupported.into());
         }
         let mut sent = 0;
         while sent < head.len() {
@@ -117,6 +120,21 @@ impl Channel {
             }
         }
         self.transport.write_all(&body[sent - head.len()..])
+    }
+
+    /// Writes `head` and a part of a block completely by RDMA.
+    ///
+    /// # Errors
+    /// If the connection is lost, or carries no RDMA.
+    pub(crate) fn write_block(
+        &mut self,
+        head: &[u8],
+        part: Option<BlockPart<'_, Buffer>>,
+    ) -> io::Result<()> {
+        match &mut self.rdma {
+            Some(rdma) => rdma.write(&self.transport, head, part),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     /// Completes a stream that this end sends by RDMA: all of it is in the peer's memory.
@@ -198,7 +216,7 @@ impl Write for Channel {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match (&mut self.tls, &mut self.rdma) {
             (Some(tls), _) => tls.write(&mut self.transport, bytes),
-            (None, Some(rdma)) => rdma.write(&self.transport, &[], bytes).map(|()| bytes.len()),
+            (None, Some(_)) => Err(io::ErrorKind::Unsupported.into()),
             (None, None) => self.transport.write(bytes),
         }
     }

@@ -420,7 +420,7 @@ impl PeerConnector {
         opened: &Opened,
         stream: u32,
         mark: Option<Mark>,
-        settings: RdmaStreamSettings,
+        settings: RdmaStreamSettings<'_>,
     ) -> Result<JoinedStream, RdmaStreamError> {
         let (mut transport, _) = self.dial.dial(stream, None)?;
         let adapter = rdma::adapter_of(&transport)?;

@@ -4,10 +4,13 @@
 //! `InvalidData` means an integrity failure, anything else a connection failure.
 
 use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::Arc;
 
 use penstock_protocol::block::{self, FrameError, HEADER_BYTES, Header, Opener, SEAL_BYTES, Seal};
 use penstock_protocol::digest::Crc32c;
 use penstock_protocol::proof::{Authenticator, TAG_BYTES};
+use penstock_rdma::stream::BlockPart;
 use penstock_sys::buffer::Buffer;
 use penstock_sys::net::PageSender;
 
@@ -27,6 +30,8 @@ pub(crate) enum FramePayload<'a> {
     /// Pages that the socket refers to: the first bytes of a buffer, which stays unchanged until the receiver
     /// acknowledges the frame.
     Pages(&'a Buffer, usize),
+    /// Block that RDMA sends from its buffer: the first bytes, and the most blocks that the stream holds.
+    Block(&'a Arc<Buffer>, usize, usize),
 }
 
 impl<'a> FramePayload<'a> {
@@ -34,6 +39,17 @@ impl<'a> FramePayload<'a> {
         match self {
             Self::Bytes(bytes) => bytes,
             Self::Pages(buffer, len) => &buffer[..len],
+            Self::Block(buffer, len, _) => &buffer[..len],
+        }
+    }
+
+    /// Part of the payload for RDMA, if there is any.
+    fn part(self, bytes: Range<usize>) -> Option<BlockPart<'a, Buffer>> {
+        match self {
+            Self::Block(block, _, blocks_held_max) if !bytes.is_empty() => {
+                Some(BlockPart { block, bytes, blocks_held_max })
+            }
+            _ => None,
         }
     }
 }
@@ -56,6 +72,12 @@ impl FrameWriter {
         // Without a pipe payloads are copied.
         let pages = is_plain_tcp.then(PageSender::new).and_then(Result::ok);
         Self { channel, authenticator, pages }
+    }
+
+    /// True if RDMA carries the frames.
+    #[must_use]
+    pub(crate) fn is_rdma(&self) -> bool {
+        self.channel.is_rdma()
     }
 
     /// True if the pages of a payload of this size can be sent.
@@ -89,6 +111,14 @@ impl FrameWriter {
         let first = bytes.len().min(part_bytes);
         pace(&self.channel, HEADER_BYTES + first)?;
         match (payload, &self.pages) {
+            _ if self.channel.is_rdma() => {
+                self.channel.write_block(head, payload.part(0..first))?;
+                for start in (first..bytes.len()).step_by(part_bytes) {
+                    let end = bytes.len().min(start + part_bytes);
+                    pace(&self.channel, end - start)?;
+                    self.channel.write_block(&[], payload.part(start..end))?;
+                }
+            }
             (FramePayload::Pages(buffer, len), Some(pages)) => {
                 pages.send_head(self.channel.transport(), head)?;
                 pages.send(self.channel.transport(), buffer, 0..first)?;

@@ -6,17 +6,20 @@
 //! was answered. From there on frames travel by RDMA, and the TCP connection closes when the other end is gone: the sender
 //! writes nothing to it but, at the end of the stream, the number of the stream's bytes.
 //!
-//! Each stream has memory of its own. It is deregistered after its queue pair is destroyed, so that no late write reaches
-//! memory in other use.
+//! Blocks are sent from their buffers. A receiving stream has memory of its own for slots. It is deregistered after its
+//! queue pair is destroyed, so that no late write reaches memory in other use.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use penstock_protocol::block::{HEADER_BYTES, SEAL_BYTES};
 use penstock_rdma::connection::{ConnectionPart, ConnectionSettings, PreparedConnection};
-use penstock_rdma::stream::{SlotRead, SlotReader, SlotWriter};
+use penstock_rdma::sending_domains::SendingDomains;
+use penstock_rdma::stream::{BlockPart, SlotRead, SlotReader, SlotWriter};
 use penstock_rdma::{RdmaAdapter, RdmaConnection, RdmaFailure};
+use penstock_sys::buffer::Buffer;
 use penstock_sys::event::{self, Interest};
 use penstock_sys::net::TcpInfo;
 
@@ -26,9 +29,11 @@ use crate::net::transport::Transport;
 
 /// Bytes of a slot: a quarter of the largest part of a frame that is written at once, and its header.
 const SLOT_BYTES: u32 = (256 << 10) + 4096;
-/// Least registered memory of a stream.
+/// Bytes of a message that do not come from a block: the header of a frame and its seal.
+const HEAD_BYTES: u32 = (HEADER_BYTES + SEAL_BYTES) as u32;
+/// Least memory of a stream's messages in flight.
 const STREAM_MEMORY_BYTES_MIN: u64 = 4 << 20;
-/// Most registered memory of a stream.
+/// Most memory of a stream's messages in flight.
 const STREAM_MEMORY_BYTES_MAX: u64 = 64 << 20;
 /// Longest text of the other end in bytes.
 const TEXT_BYTES_MAX: u16 = 1024;
@@ -63,12 +68,21 @@ impl RdmaStreamError {
     }
 }
 
+/// Blocks that one end sends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SentBlocks<'a> {
+    /// Domains in which they are registered.
+    pub(crate) domains: &'a SendingDomains,
+    /// Bytes of all blocks of the session.
+    pub(crate) memory_bytes: u64,
+}
+
 /// Settings of one end of a stream.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RdmaStreamSettings {
-    /// Set at the end that sends data.
-    pub(crate) sends: bool,
-    /// Registered memory of this end in bytes.
+pub(crate) struct RdmaStreamSettings<'a> {
+    /// Blocks of the end that sends data; the other has none.
+    pub(crate) sends: Option<SentBlocks<'a>>,
+    /// Bytes of messages in flight, which the receiver has memory for.
     pub(crate) memory_bytes: u64,
     /// IPv6 flow label of its packets; 0 for none.
     pub(crate) flow_label: u32,
@@ -84,7 +98,7 @@ pub(crate) const fn transport_name(by_rdma: bool, by_tcp: bool) -> &'static str 
     }
 }
 
-/// Registered memory of each of `streams` streams of a session with so many bytes of blocks.
+/// Bytes of messages in flight on each of `streams` streams of a session with so many bytes of blocks.
 #[must_use]
 pub(crate) fn stream_memory_bytes(session_bytes: u64, streams: u16) -> u64 {
     let share = session_bytes / u64::from(streams.max(1));
@@ -108,7 +122,7 @@ pub(crate) fn adapter_of(transport: &Transport) -> Result<RdmaAdapter, RdmaStrea
 pub(crate) fn connect(
     transport: &mut Transport,
     adapter: &RdmaAdapter,
-    settings: RdmaStreamSettings,
+    settings: RdmaStreamSettings<'_>,
 ) -> Result<RdmaStream, RdmaStreamError> {
     expect_agreement(transport)?;
     let prepared = prepare(transport, adapter, settings)?;
@@ -121,7 +135,7 @@ pub(crate) fn connect(
 /// [`RdmaStreamError`]; the connection is of no use then.
 pub(crate) fn accept(
     transport: &mut Transport,
-    settings: RdmaStreamSettings,
+    settings: RdmaStreamSettings<'_>,
 ) -> Result<RdmaStream, RdmaStreamError> {
     let prepared = adapter_of(transport).and_then(|adapter| prepare(transport, &adapter, settings));
     send_text(transport, prepared.as_ref().err())?;
@@ -132,19 +146,20 @@ pub(crate) fn accept(
 fn prepare(
     transport: &Transport,
     adapter: &RdmaAdapter,
-    settings: RdmaStreamSettings,
+    settings: RdmaStreamSettings<'_>,
 ) -> Result<PreparedConnection, RdmaStreamError> {
     let info = TcpInfo::of(transport).ok();
     let slots = settings.memory_bytes / u64::from(SLOT_BYTES);
     let slots = u32::try_from(slots).unwrap_or(u32::MAX);
     let depth = slots.min(adapter.limits().work_requests / 2).max(1);
-    let settings = ConnectionSettings {
+    let connection = ConnectionSettings {
         part: match settings.sends {
-            true => ConnectionPart::Initiator,
-            false => ConnectionPart::WriteTarget,
+            Some(_) => ConnectionPart::Initiator,
+            None => ConnectionPart::WriteTarget,
         },
         depth,
         message_bytes: SLOT_BYTES,
+        head_bytes: Some(HEAD_BYTES),
         distinct_slots: depth,
         round_trip: info.as_ref().map_or(Duration::ZERO, round_trip_of),
         ip_mtu: info.map(|info| info.snd_mss + TCP_HEADER_BYTES),
@@ -152,7 +167,10 @@ fn prepare(
         flow_label: settings.flow_label,
         sequence: u32::from_be_bytes(random()),
     };
-    Ok(PreparedConnection::new(adapter, &settings)?)
+    Ok(match settings.sends {
+        Some(blocks) => blocks.domains.prepare(adapter, &connection, blocks.memory_bytes)?,
+        None => PreparedConnection::new(adapter, &connection)?,
+    })
 }
 
 fn round_trip_of(info: &TcpInfo) -> Duration {
@@ -214,12 +232,12 @@ impl RdmaStream {
     fn open(
         transport: &mut Transport,
         prepared: PreparedConnection,
-        settings: RdmaStreamSettings,
+        settings: RdmaStreamSettings<'_>,
     ) -> Result<Self, RdmaStreamError> {
         let connection = prepared.connect(transport)?;
         let depth = connection.depth();
         let device = connection.device().to_owned();
-        let end = if settings.sends {
+        let end = if settings.sends.is_some() {
             let round_trip =
                 TcpInfo::of(&*transport).as_ref().map_or(Duration::ZERO, round_trip_of);
             let probed = connection.probe(false, round_trip, transport.as_fd());
@@ -245,7 +263,7 @@ impl RdmaStream {
         &self.device
     }
 
-    /// Writes both parts completely.
+    /// Writes `head` and a part of a block completely.
     ///
     /// # Errors
     /// If the queue pair fails or the other end closes the connection.
@@ -253,12 +271,12 @@ impl RdmaStream {
         &mut self,
         transport: &Transport,
         head: &[u8],
-        body: &[u8],
+        part: Option<BlockPart<'_, Buffer>>,
     ) -> io::Result<()> {
         let RdmaDirection::Sender(writer) = &mut self.end else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        writer.write(head, body, transport.as_fd()).map_err(broken)
+        writer.write(head, part, transport.as_fd()).map_err(broken)
     }
 
     /// Reads at least one byte; 0 at the end of the stream.

@@ -15,6 +15,7 @@ use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::digest::{Algorithm, Digest, Serial};
 use penstock_protocol::open::Existing;
 use penstock_protocol::sender::{FrameTask, ReadOutcome, Sender, SourceEntry};
+use penstock_rdma::sending_domains::SendingDomains;
 use penstock_sys::buffer::Buffer;
 use penstock_sys::fs::{self, Dir, Open};
 use penstock_tuner::{Parallelism, PipelineStage};
@@ -63,6 +64,8 @@ pub(crate) struct SourceWork {
     pub(crate) ready: Arc<ReadyQueue<ReadyBlock>>,
     /// Buffers whose pages were sent.
     pub(crate) sent_buffers: SentBuffers,
+    /// Domains in which the blocks of RDMA streams are registered.
+    pub(crate) sending_domains: SendingDomains,
     /// Cache of open sources.
     pub(super) open: OpenSources,
     /// Sources by their number in the request.
@@ -99,6 +102,7 @@ impl SourceWork {
             engine,
             ready,
             sent_buffers: SentBuffers::default(),
+            sending_domains: SendingDomains::default(),
             open: OpenSources::default(),
             sources,
             machine: Mutex::new(machine),

@@ -77,8 +77,14 @@ impl SimulatedChannel {
 }
 
 impl SlotChannel for SimulatedChannel {
+    type Block = Vec<u8>;
+
     fn slot_bytes(&self) -> usize {
         self.slot_bytes
+    }
+
+    fn head_bytes(&self) -> usize {
+        self.slot_bytes.div_ceil(2)
     }
 
     fn answer_timeout(&self) -> Duration {
@@ -88,24 +94,26 @@ impl SlotChannel for SimulatedChannel {
         })
     }
 
-    fn fill(&self, slot: u32, offset: usize, bytes: &[u8]) {
-        let range = self.range(slot, offset, bytes.len());
-        self.with(|link| link.ends[self.end].memory[range].copy_from_slice(bytes));
-    }
-
     fn copy_out(&self, slot: u32, offset: usize, bytes: &mut [u8]) {
         let range = self.range(slot, offset, bytes.len());
         self.with(|link| bytes.copy_from_slice(&link.ends[self.end].memory[range]));
     }
 
-    fn write(&self, request: PostedRequest, bytes: u32) -> Result<(), RdmaFailure> {
-        let range = self.range(request.slot, 0, bytes as usize);
+    fn write(
+        &self,
+        request: PostedRequest,
+        head: &[u8],
+        part: Option<(&Vec<u8>, Range<usize>)>,
+    ) -> Result<(), RdmaFailure> {
+        assert!(head.len() <= self.head_bytes(), "a head beyond its memory");
+        let mut data = head.to_vec();
+        data.extend_from_slice(part.map_or(&[], |(block, bytes)| &block[bytes]));
+        let range = self.range(request.slot, 0, data.len());
         self.with(|link| {
             link.writes_left = link.writes_left.saturating_sub(1);
             if link.writes_left > 0 {
-                let data = link.ends[self.end].memory[range.clone()].to_vec();
                 link.ends[1 - self.end].memory[range].copy_from_slice(&data);
-                self.deliver(link, request, bytes);
+                self.deliver(link, request, data.len() as u32);
             }
         });
         Ok(())
@@ -158,11 +166,17 @@ impl SlotChannel for SimulatedChannel {
     }
 }
 
-/// Writes `pieces` and reads all that arrives; returns both, and whether the writer succeeded.
+/// A whole block, of which the stream holds at most `blocks_held_max`.
+fn whole(block: &Arc<Vec<u8>>, blocks_held_max: usize) -> BlockPart<'_, Vec<u8>> {
+    BlockPart { block, bytes: 0..block.len(), blocks_held_max }
+}
+
+/// Writes `pieces`, each a head and two parts of one block, and reads all that arrives; returns both, and whether the writer succeeded.
 fn stream(
     slots: u32,
     slot_bytes: usize,
     pieces: &[(usize, usize)],
+    blocks_held_max: usize,
     read_bytes: usize,
     writes_left: u32,
 ) -> (Vec<u8>, Vec<u8>, bool) {
@@ -177,11 +191,17 @@ fn stream(
             for (head, body) in pieces {
                 let (head, left) = rest.split_at(*head);
                 let (body, left) = left.split_at(*body);
-                writer.write(head, body, socket.as_fd())?;
+                let block = Arc::new(body.to_vec());
+                let part = |bytes| Some(BlockPart { block: &block, bytes, blocks_held_max });
+                let middle = body.len() / 3;
+                writer.write(head, part(0..middle), socket.as_fd())?;
+                writer.write(&[], part(middle..body.len()), socket.as_fd())?;
+                let last = writer.held.back().expect("its completion was not taken yet");
+                assert!(Arc::ptr_eq(&last.block, &block) && last.end.is_some());
                 rest = left;
             }
             writer.drain(socket.as_fd(), Duration::from_secs(60))?;
-            assert_eq!(writer.written_bytes(), total as u64);
+            assert_eq!((writer.written_bytes(), writer.held.len()), (total as u64, 0));
             Ok::<_, RdmaFailure>(())
         });
         let mut reader = SlotReader::new(far, slots);
@@ -207,9 +227,11 @@ proptest! {
         slots in 1_u32..9,
         slot_bytes in 1_usize..40,
         pieces in proptest::collection::vec((0_usize..30, 0_usize..200), 0..12),
+        blocks_held_max in 0_usize..4,
         read_bytes in 1_usize..64,
     ) {
-        let (sent, received, is_written) = stream(slots, slot_bytes, &pieces, read_bytes, u32::MAX);
+        let (sent, received, is_written) =
+            stream(slots, slot_bytes, &pieces, blocks_held_max, read_bytes, u32::MAX);
         prop_assert!(is_written);
         prop_assert_eq!(sent, received);
     }
@@ -221,7 +243,7 @@ proptest! {
         pieces in proptest::collection::vec((0_usize..30, 1_usize..200), 4..12),
         writes_left in 1_u32..5,
     ) {
-        let (sent, received, is_written) = stream(slots, 7, &pieces, 16, writes_left);
+        let (sent, received, is_written) = stream(slots, 7, &pieces, 2, 16, writes_left);
         prop_assert_eq!(is_written, received.len() == sent.len());
         prop_assert!(sent.starts_with(&received));
     }
@@ -239,12 +261,35 @@ fn message_beyond_slot_is_refused() {
 }
 
 #[test]
+fn blocks_are_held_until_complete() {
+    let [near, _far] = SimulatedChannel::pair(16, 8, u32::MAX, Failure::Reported);
+    let (socket, _other) = UnixStream::pair().unwrap();
+    let mut writer = SlotWriter::new(near, 16, 16);
+    let block = Arc::new(vec![7; 24]);
+    writer.write(&[1; 3], Some(whole(&block, 2)), socket.as_fd()).unwrap();
+    assert_eq!(Arc::strong_count(&block), 2, "no completion was requested");
+    writer.check().unwrap();
+    assert_eq!(Arc::strong_count(&block), 1);
+
+    let [near, _far] = SimulatedChannel::pair(16, 8, 2, Failure::Silent);
+    let mut writer = SlotWriter::new(near, 16, 16);
+    writer.write(&[], Some(whole(&block, 1)), socket.as_fd()).unwrap();
+    writer.check().unwrap();
+    assert_eq!(Arc::strong_count(&block), 2, "its second message got lost");
+    let failure = writer.write(&[], Some(whole(&Arc::new(vec![7; 24]), 1)), socket.as_fd());
+    assert!(matches!(failure, Err(RdmaFailure::NoCompletion(_))), "{failure:?}");
+    assert_eq!(Arc::strong_count(&block), 2, "the queue pair still exists");
+    drop(writer);
+    assert_eq!(Arc::strong_count(&block), 1);
+}
+
+#[test]
 fn lost_messages_end_idle_sender() {
     // The third message gets lost. Its completion is not requested: the sender has slots left, and no more data.
     let [near, _far] = SimulatedChannel::pair(16, 8, 3, Failure::Silent);
     let (socket, _other) = UnixStream::pair().unwrap();
     let mut writer = SlotWriter::new(near, 16, 16);
-    writer.write(&[1; 24], &[], socket.as_fd()).unwrap();
+    writer.write(&[1; 12], None, socket.as_fd()).unwrap();
     let failure = (0..1000).find_map(|_| {
         std::thread::sleep(Duration::from_millis(1));
         writer.check().err()
@@ -257,7 +302,7 @@ fn lost_messages_end_waiting_sender() {
     let [near, _far] = SimulatedChannel::pair(2, 8, 2, Failure::Silent);
     let (socket, _other) = UnixStream::pair().unwrap();
     let mut writer = SlotWriter::new(near, 2, 2);
-    let failure = writer.write(&[1; 24], &[], socket.as_fd()).unwrap_err();
+    let failure = writer.write(&[1; 12], None, socket.as_fd()).unwrap_err();
     assert!(matches!(failure, RdmaFailure::NoCompletion(_)), "{failure}");
 }
 
@@ -266,7 +311,7 @@ fn lost_grants_end_receiver() {
     let [near, far] = SimulatedChannel::pair(2, 8, 3, Failure::Silent);
     let (socket, _other) = UnixStream::pair().unwrap();
     let mut writer = SlotWriter::new(near, 2, 2);
-    writer.write(&[1; 16], &[], socket.as_fd()).unwrap();
+    writer.write(&[1; 8], None, socket.as_fd()).unwrap();
     far.with(|link| link.writes_left = 0);
     let mut reader = SlotReader::new(far, 2);
     let mut buffer = [0; 16];

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::io;
+use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -9,6 +11,10 @@ use super::abi::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IbvMr, IbvPd,
 };
 use super::device::RdmaContext;
+use crate::buffer::Buffer;
+
+/// Domains in which one piece of memory is registered at a time.
+const SOURCE_REGISTRATIONS_MAX: usize = 2;
 
 /// Domain of memory regions and queue pairs that may use each other. Clones share it.
 #[derive(Clone)]
@@ -54,6 +60,10 @@ impl ProtectionDomain {
     pub(super) fn as_ptr(&self) -> *mut IbvPd {
         self.shared.domain.as_ptr()
     }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
 }
 
 impl fmt::Debug for ProtectionDomain {
@@ -85,13 +95,133 @@ impl MemoryAccess {
     }
 }
 
+/// Registration of memory with a device, which locks its pages. The device refuses further access once it is dropped.
+pub(crate) struct Registration {
+    region: Option<NonNull<IbvMr>>,
+    key: u32,
+    remote_key: u32,
+    domain: ProtectionDomain,
+}
+
+// SAFETY: libibverbs allows calls for a region from any thread.
+unsafe impl Send for Registration {}
+// SAFETY: as above; a shared reference reads the keys alone.
+unsafe impl Sync for Registration {}
+
+impl Registration {
+    /// Registers `bytes` of memory with `flags` of access, 0 for memory that the device only reads.
+    ///
+    /// # Safety
+    /// The memory is mapped, and is unmapped only after [`Self::deregister`] returned true.
+    unsafe fn new(
+        domain: &ProtectionDomain,
+        memory: NonNull<u8>,
+        bytes: usize,
+        flags: i32,
+    ) -> io::Result<Self> {
+        let functions = domain.context().functions();
+        // SAFETY: the domain is allocated; the caller keeps the memory mapped.
+        let region =
+            unsafe { (functions.reg_mr)(domain.as_ptr(), memory.as_ptr().cast(), bytes, flags) };
+        let region = NonNull::new(region).ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: the region is registered, and its structure begins as `IbvMr`.
+        let (key, remote_key) = unsafe { (region.as_ref().lkey, region.as_ref().rkey) };
+        Ok(Self { region: Some(region), key, remote_key, domain: domain.clone() })
+    }
+
+    /// Ends the registration. False if the device still has the pages.
+    fn deregister(&mut self) -> bool {
+        let functions = self.domain.context().functions();
+        // SAFETY: registered by `new`, deregistered once.
+        self.region
+            .take()
+            .is_none_or(|region| unsafe { (functions.dereg_mr)(region.as_ptr()) } == 0)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.deregister();
+    }
+}
+
+/// Registrations of one piece of memory that devices only read, at most one for each domain.
+#[derive(Default)]
+pub(crate) struct SourceRegistrations(Vec<Registration>);
+
+impl SourceRegistrations {
+    pub(crate) const NONE: Self = Self(Vec::new());
+
+    /// Returns the local key of the memory in a domain, with which it is registered now unless it was before.
+    ///
+    /// # Safety
+    /// The memory is the same in each call, is mapped, and is unmapped only after [`Self::deregister`] returned true.
+    pub(crate) unsafe fn key(
+        &mut self,
+        domain: &ProtectionDomain,
+        memory: NonNull<u8>,
+        bytes: usize,
+    ) -> io::Result<u32> {
+        if let Some(known) = self.0.iter().find(|one| one.domain.is(domain)) {
+            return Ok(known.key);
+        }
+        if self.0.len() == SOURCE_REGISTRATIONS_MAX {
+            self.0.remove(0);
+        }
+        // SAFETY: as the caller states.
+        let added = unsafe { Registration::new(domain, memory, bytes, 0)? };
+        let key = added.key;
+        self.0.push(added);
+        Ok(key)
+    }
+
+    /// Ends all registrations. False if a device still has the pages.
+    pub(crate) fn deregister(&mut self) -> bool {
+        let mut all_ended = true;
+        for mut registration in self.0.drain(..) {
+            all_ended &= registration.deregister();
+        }
+        all_ended
+    }
+}
+
+/// Local memory of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct LocalMemory<'a> {
+    pub(super) address: u64,
+    pub(super) bytes: u32,
+    pub(super) key: u32,
+    memory: PhantomData<&'a [u8]>,
+}
+
+impl<'a> LocalMemory<'a> {
+    /// Part of a buffer, from which the device sends. The caller keeps the buffer until the request is complete: the device
+    /// sends what the buffer has by then. The buffer stays registered with the device until it is unmapped, or is
+    /// registered with two other domains.
+    ///
+    /// # Errors
+    /// As [`MemoryRegion::register`].
+    ///
+    /// # Panics
+    /// If the part is not within the buffer.
+    pub fn of_buffer(
+        buffer: &'a Buffer,
+        domain: &ProtectionDomain,
+        part: Range<usize>,
+    ) -> io::Result<Self> {
+        let key = buffer.source_key(domain)?;
+        let part = &buffer[part];
+        let bytes = u32::try_from(part.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        Ok(Self { address: part.as_ptr() as u64, bytes, key, memory: PhantomData })
+    }
+}
+
 /// Zeroed memory of whole pages, registered with a device and locked. Deregistered and unmapped when dropped; then the
 /// device refuses further access.
 pub struct MemoryRegion {
-    region: NonNull<IbvMr>,
+    registration: Registration,
     memory: NonNull<u8>,
     bytes: usize,
-    domain: ProtectionDomain,
 }
 
 // SAFETY: the region owns its mapping, and its bytes are reached through raw copies alone.
@@ -111,7 +241,7 @@ impl MemoryRegion {
     ) -> io::Result<Self> {
         let bytes = bytes.max(1).next_multiple_of(4096);
         // SAFETY: a new private mapping at an address that the kernel chooses.
-        let memory = unsafe {
+        let mapped = unsafe {
             libc::mmap(
                 ptr::null_mut(),
                 bytes,
@@ -121,23 +251,17 @@ impl MemoryRegion {
                 0,
             )
         };
-        if memory == libc::MAP_FAILED {
+        if mapped == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let functions = domain.context().functions();
-        // SAFETY: the mapping has `bytes` bytes and stays until the region is deregistered.
-        let region = unsafe { (functions.reg_mr)(domain.as_ptr(), memory, bytes, access.flags()) };
-        match (NonNull::new(region), NonNull::new(memory.cast::<u8>())) {
-            (Some(region), Some(memory)) => {
-                Ok(Self { region, memory, bytes, domain: domain.clone() })
-            }
-            _ => {
-                let error = io::Error::last_os_error();
-                // SAFETY: mapped above and not registered.
-                unsafe { libc::munmap(memory, bytes) };
-                Err(error)
-            }
+        let memory = NonNull::new(mapped.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: mapped above, and unmapped by `drop` after the registration.
+        let registration = unsafe { Registration::new(domain, memory, bytes, access.flags()) };
+        if registration.is_err() {
+            // SAFETY: mapped above and not registered.
+            unsafe { libc::munmap(mapped, bytes) };
         }
+        Ok(Self { registration: registration?, memory, bytes })
     }
 
     /// Length in bytes, a multiple of the page size.
@@ -161,13 +285,18 @@ impl MemoryRegion {
     /// Key for work requests of the peer.
     #[must_use]
     pub fn remote_key(&self) -> u32 {
-        // SAFETY: the region is registered, and its structure begins as `IbvMr`.
-        unsafe { self.region.as_ref() }.rkey
+        self.registration.remote_key
     }
 
-    pub(super) fn local_key(&self) -> u32 {
-        // SAFETY: as in `remote_key`.
-        unsafe { self.region.as_ref() }.lkey
+    /// Part of the region, for a request of this end.
+    ///
+    /// # Panics
+    /// If the part is not within the region.
+    #[must_use]
+    pub fn part(&self, offset: usize, bytes: u32) -> LocalMemory<'_> {
+        assert!(self.contains(offset, bytes as usize), "a request beyond its region");
+        let address = self.address() + offset as u64;
+        LocalMemory { address, bytes, key: self.registration.key, memory: PhantomData }
     }
 
     /// Copies bytes into the region.
@@ -198,18 +327,15 @@ impl MemoryRegion {
         }
     }
 
-    pub(super) fn contains(&self, offset: usize, bytes: usize) -> bool {
+    fn contains(&self, offset: usize, bytes: usize) -> bool {
         offset.checked_add(bytes).is_some_and(|end| end <= self.bytes)
     }
 }
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        let functions = self.domain.context().functions();
-        // SAFETY: registered by `register`, deregistered once.
-        let deregistered = unsafe { (functions.dereg_mr)(self.region.as_ptr()) } == 0;
         // A device that still has the pages keeps them.
-        if deregistered {
+        if self.registration.deregister() {
             // SAFETY: mapped by `register`, and neither device nor slices use it any more.
             unsafe { libc::munmap(self.memory.as_ptr().cast(), self.bytes) };
         }

@@ -16,7 +16,7 @@ use super::abi::{
 };
 use super::completion::CompletionQueue;
 use super::device::check;
-use super::memory::{MemoryAccess, MemoryRegion, ProtectionDomain};
+use super::memory::{LocalMemory, MemoryAccess, ProtectionDomain};
 
 /// Number of routers that packets may pass.
 const HOP_LIMIT: u8 = 64;
@@ -24,6 +24,9 @@ const HOP_LIMIT: u8 = 64;
 const RECEIVER_NOT_READY_TIMER: u8 = 12;
 /// Retries of a receiver that is not ready: 7 stands for no limit.
 const RECEIVER_NOT_READY_RETRIES: u8 = 7;
+
+/// Parts of local memory in a request of the send queue.
+const SEND_PARTS_MAX: usize = 2;
 
 /// State INIT: receives may be posted.
 #[derive(Debug)]
@@ -115,8 +118,8 @@ pub struct SendWorkRequest<'a> {
     pub work_id: u64,
     /// Operation and the peer's memory.
     pub verb: SendVerb,
-    /// Local memory: region, offset and bytes; none for a message without data.
-    pub memory: Option<(&'a MemoryRegion, usize, u32)>,
+    /// Local memory, at most two parts, which follow each other in the message; none for a message without data.
+    pub memory: &'a [LocalMemory<'a>],
     /// Requests a completion; without one the next that has one also completes this.
     pub signalled: bool,
 }
@@ -162,7 +165,7 @@ impl QueuePair<Initialised> {
             cap: IbvQpCap {
                 max_send_wr: capacity.sends,
                 max_recv_wr: capacity.receives,
-                max_send_sge: 1,
+                max_send_sge: SEND_PARTS_MAX as u32,
                 max_recv_sge: 1,
                 max_inline_data: 0,
             },
@@ -262,12 +265,13 @@ impl QueuePair<ReadyToSend> {
     /// `ENOMEM` if the queue is full, and other errors of the provider.
     ///
     /// # Panics
-    /// If the local memory is not within its region.
+    /// If the local memory has more than two parts.
     pub fn post_send(&self, request: &SendWorkRequest<'_>) -> io::Result<()> {
-        let mut element = request.memory.map(|(region, offset, length)| {
-            assert!(region.contains(offset, length as usize), "a request beyond its region");
-            IbvSge { addr: region.address() + offset as u64, length, lkey: region.local_key() }
-        });
+        let mut elements = [IbvSge { addr: 0, length: 0, lkey: 0 }; SEND_PARTS_MAX];
+        assert!(request.memory.len() <= elements.len(), "a request of too many parts");
+        for (element, part) in elements.iter_mut().zip(request.memory) {
+            *element = IbvSge { addr: part.address, length: part.bytes, lkey: part.key };
+        }
         let (opcode, immediate, address, key) = match request.verb {
             SendVerb::Write { address, key } => (IBV_WR_RDMA_WRITE, 0, address, key),
             SendVerb::WriteWithImmediate { address, key, immediate } => {
@@ -279,8 +283,8 @@ impl QueuePair<ReadyToSend> {
         let mut work = IbvSendWr {
             wr_id: request.work_id,
             next: ptr::null_mut(),
-            num_sge: i32::from(element.is_some()),
-            sg_list: element.as_mut().map_or(ptr::null_mut(), |element| &raw mut *element),
+            num_sge: request.memory.len() as i32,
+            sg_list: elements.as_mut_ptr(),
             opcode,
             send_flags: if request.signalled { IBV_SEND_SIGNALED } else { 0 },
             imm_data: immediate.to_be(),
@@ -292,8 +296,8 @@ impl QueuePair<ReadyToSend> {
         // SAFETY: the queue pair is open, so its context is.
         let operation = unsafe { (*(*self.pair.as_ptr()).context).ops.post_send };
         let operation = operation.ok_or(io::ErrorKind::Unsupported)?;
-        // SAFETY: the provider copies the request and its element; the device checks the local key, which is invalid
-        // once the region is dropped.
+        // SAFETY: the provider copies the request and its elements; the device checks the local keys, which are invalid
+        // once their memory is unmapped.
         check(unsafe { operation(self.pair.as_ptr(), &raw mut work, &raw mut failed) })
     }
 }
