@@ -281,12 +281,21 @@ struct AgentPair {
 
 impl AgentPair {
     fn at(addresses: [&str; 2]) -> Self {
+        Self::configured(addresses, [""; 2])
+    }
+
+    /// Agents with this configuration each.
+    fn configured(addresses: [&str; 2], config: [&str; 2]) -> Self {
         let [source, destination] = [(); 2].map(|()| TestEnv::new());
         write_tree(&mut seeded(22), &source.root.join("data"), 2, 30);
-        let start = |env: &TestEnv, address: &str| {
-            Agent::start(&env.state, &env.root, &format!("{address}:0"), &[])
+        let start = |env: &TestEnv, address: &str, config: &str| {
+            let file = env.source.join("penstock.toml");
+            fs::write(&file, config).unwrap();
+            let flags = ["--config", file.to_str().unwrap()];
+            Agent::start(&env.state, &env.root, &format!("{address}:0"), &flags)
         };
-        let (from, to) = (start(&source, addresses[0]), start(&destination, addresses[1]));
+        let from = start(&source, addresses[0], config[0]);
+        let to = start(&destination, addresses[1], config[1]);
         let mut login = source.penstock();
         login.args(["login", &to.listen, "--token", &token(&destination)]);
         run(login.args(["--fingerprint", &to.fingerprint])).good();
@@ -383,6 +392,23 @@ fn encrypted_copies_of_agents_use_tcp() {
 }
 
 #[test]
+fn allowed_network_permits_unencrypted_rdma() {
+    if has_devices() {
+        return;
+    }
+    let config = "[rdma]\nunencrypted = \"127.0.0.0/8\"\n";
+    let agents = AgentPair::configured(["127.0.0.1"; 2], [config; 2]);
+    // Without a device streams use TCP, which is encrypted.
+    let done = agents.end(&agents.submit("auto", true));
+    assert_eq!((&done["state"], &done["transport"]), (&json!("done"), &json!("tcp")), "{done}");
+    assert!(done["transport_reason"].as_str().is_some_and(names_remedy), "{done}");
+    agents.assert_copied();
+    let failed = agents.end(&agents.submit("rdma", true));
+    let error = failed["submitted"]["error"].as_str().unwrap_or_default();
+    assert!(names_remedy(error), "{failed}");
+}
+
+#[test]
 fn submitted_copy_states_its_transport() {
     if has_devices() {
         return;
@@ -429,6 +455,32 @@ fn submitted_copy_goes_by_rdma() {
     println!("{done}");
     assert_eq!((&done["state"], &done["transport"]), (&json!("done"), &json!("rdma")), "{done}");
     agents.assert_copied();
+}
+
+#[test]
+fn encrypted_copy_needs_allowed_network() {
+    let Some(_pair) = RocePair::new() else { return };
+    let addresses = [RocePair::FIRST_ADDRESS, RocePair::SECOND_ADDRESS];
+    let here = "[rdma]\nunencrypted = \"10.0.0.0/24\"\n";
+    let elsewhere = "[rdma]\nunencrypted = [\"10.1.0.0/16\", \"2001:db8::/32\"]\n";
+    let agents = AgentPair::configured(addresses, [here; 2]);
+    let done = agents.end(&agents.submit("rdma", true));
+    assert_eq!((&done["state"], &done["transport"]), (&json!("done"), &json!("rdma")), "{done}");
+    let reason = done["transport_reason"].as_str().unwrap_or_default();
+    assert!(reason.ends_with("not encrypted, as unencrypted in [rdma] allows"), "{reason}");
+    agents.assert_copied();
+    for (config, text) in [
+        ([here, ""], "unencrypted in its [rdma] does not have this host"),
+        ([here, elsewhere], "unencrypted in its [rdma] does not have this host"),
+        ([elsewhere, here], "unencrypted in [rdma] does not have 10.0.0.2"),
+    ] {
+        let agents = AgentPair::configured(addresses, config);
+        let done = agents.end(&agents.submit("auto", true));
+        assert_eq!(done["transport"], "tcp", "{done}");
+        let reason = done["transport_reason"].as_str().unwrap_or_default();
+        assert!(reason.ends_with(text), "{reason}");
+        agents.assert_copied();
+    }
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use penstock_host::placement::NumaPlacement;
 use penstock_identity::{Fingerprint, tls_client_config};
 use penstock_mover::{
-    ClientTransfer, CopyError, Dial, Endpoint, MakeEnd, PeerConnector, ResumeJournal,
-    SenderControl, Session, SessionBuilder, SessionOrigin, StreamTuning, TcpDial,
+    CleartextNetworks, ClientTransfer, CopyError, Dial, Endpoint, MakeEnd, PeerConnector,
+    ResumeJournal, SenderControl, Session, SessionBuilder, SessionOrigin, StreamTuning, TcpDial,
     ThirdPartyTransfer, TransferConfig, TransferTarget, TransportChoice, check_options,
     default_streams, target_at,
 };
@@ -436,7 +436,9 @@ pub(super) fn reach(
     let protection = protection(args);
     let give_up_after = args.give_up_after;
     let transport = transport(args);
-    let contact = PeerConnector { dial, tls, token, protection, transport, give_up_after };
+    let cleartext = CleartextNetworks::default();
+    let contact =
+        PeerConnector { dial, tls, token, protection, transport, cleartext, give_up_after };
     Ok(Reach { contact, fingerprint, address, remote })
 }
 

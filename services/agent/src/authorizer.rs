@@ -24,7 +24,7 @@ use penstock_control::quota::ClientQuota;
 use penstock_daemon::api::{Bearers, ClaimsAccess, IssuedAccess};
 use penstock_http::issued_tokens::{IssuedToken, IssuedTokens};
 use penstock_identity::Fingerprint;
-use penstock_mover::{Caller, ExportSpace, Gatekeeper, ResolvedPath, random};
+use penstock_mover::{Caller, CleartextNetworks, ExportSpace, Gatekeeper, ResolvedPath, random};
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_scopes::{ApiScope, DiskScope, IssuedScope, PathAccess, PathGrant, TokenGrant};
@@ -94,6 +94,8 @@ pub struct AccessRules {
     pub token_tags: HashMap<String, TagRule>,
     /// Permitted destinations of third-party copies.
     pub destinations: DestinationRules,
+    /// Networks in which RDMA may carry copies with encryption.
+    pub cleartext: CleartextNetworks,
     /// Issuers whose tokens authenticate clients.
     pub issuers: IssuerRegistry,
     /// Quotas of the clients that submit transfers.
@@ -515,6 +517,10 @@ impl Gatekeeper for Authorizer {
         let token = rules.token_tags.get(&caller.name).copied();
         let export = rules.find(&components(path)).and_then(|export| export.scitag);
         Ok(fireflies::decide(token, export, asked))
+    }
+
+    fn cleartext_networks(&self) -> CleartextNetworks {
+        self.rules().cleartext.clone()
     }
 
     fn may_send_to(&self, to: SocketAddr, from_here: bool) -> Result<(), Refusal> {

@@ -20,7 +20,7 @@ use penstock_daemon::config::{ConfigError, DEFAULT_FILE, Environment, find_file}
 use penstock_daemon::state;
 use penstock_daemon::{DaemonConfig, IdentityFiles};
 use penstock_host::placement::PlacementPolicy;
-use penstock_mover::{AgentLimits, STREAMS_MAX};
+use penstock_mover::{AgentLimits, CleartextNetworks, STREAMS_MAX};
 use penstock_tokens::IssuerConfig;
 use penstock_units::{BitRate, ByteCount};
 
@@ -141,6 +141,8 @@ pub struct Config {
     pub token_tags: HashMap<String, TagRule>,
     /// Permitted destinations of third-party copies.
     pub destinations: DestinationRules,
+    /// Networks in which RDMA may carry copies with encryption.
+    pub cleartext: CleartextNetworks,
     /// Controller that gives this agent orders.
     pub controller: Option<controller::Config>,
     /// Processors that the agent uses; none for any.
@@ -259,6 +261,7 @@ fn lower(
         collectors,
         marker,
         destinations,
+        cleartext,
         reading,
         connections,
         controller,
@@ -348,6 +351,7 @@ fn lower(
         marker: marker.unwrap_or_else(|| penstock_marker::DEFAULT_PIN.into()),
         token_tags,
         destinations,
+        cleartext,
         controller,
         cpu: layer.cpu,
         issuers,

@@ -81,6 +81,33 @@ impl FromStr for DestinationRule {
     }
 }
 
+/// A network of `rdma.unencrypted`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CleartextNetwork(pub Prefix);
+
+/// A text that is no network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CleartextNetworkError {
+    /// No address with a length.
+    #[error("'{0}' is no network: write an address or prefix like 10.0.0.0/8 or 2001:db8::/32")]
+    Form(String),
+    /// A prefix with an address within it.
+    #[error(transparent)]
+    Prefix(#[from] DestinationRuleError),
+}
+
+impl FromStr for CleartextNetwork {
+    type Err = CleartextNetworkError;
+
+    fn from_str(text: &str) -> Result<Self, CleartextNetworkError> {
+        match text.parse() {
+            Ok(DestinationRule::Prefix(prefix, None)) => Ok(Self(prefix)),
+            Err(error @ DestinationRuleError::HostBits(_)) => Err(error.into()),
+            _ => Err(CleartextNetworkError::Form(text.to_owned())),
+        }
+    }
+}
+
 fn mapped(ip: IpAddr) -> std::net::Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

@@ -122,6 +122,7 @@ impl AgentRole {
             exports: config.exports.clone(),
             token_tags: config.token_tags.clone(),
             destinations: config.destinations.clone(),
+            cleartext: config.cleartext.clone(),
             issuers,
             quotas: config.quotas.clone(),
         };
@@ -258,11 +259,20 @@ impl AgentRole {
         }
         *self.api.limits.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
         let Config {
-            exports, disks, disk_exports, token_tags, destinations, issuers, quotas, ..
+            exports,
+            disks,
+            disk_exports,
+            token_tags,
+            destinations,
+            cleartext,
+            issuers,
+            quotas,
+            ..
         } = config;
         let former = self.api.authorizer.rules();
         let issuers = open_issuers(&issuers, &self.runtime, &former.issuers)?;
-        let rules = AccessRules { tokens, exports, token_tags, destinations, issuers, quotas };
+        let rules =
+            AccessRules { tokens, exports, token_tags, destinations, cleartext, issuers, quotas };
         self.api.authorizer.replace(rules);
         if self.mover.is_some() {
             self.api

@@ -121,7 +121,7 @@ impl SubmittedTransfers {
             let nobody =
                 || Caller { name: record.caller.clone(), pass: None, token: None, grant: None };
             let caller = known.clone().unwrap_or_else(nobody);
-            let plan = record.body.plan().ok();
+            let plan = record.body.plan(true).ok();
             let mut one = SubmittedTransfer::new(record, caller, plan);
             if known.is_none() {
                 one.withdrawn = Some(
@@ -155,7 +155,8 @@ impl SubmittedTransfers {
         body: TransferBody,
         from_here: bool,
     ) -> Result<SubmissionResult, SubmitError> {
-        let plan = body.plan()?;
+        let allows_cleartext = !self.services.authorizer.cleartext_networks().is_empty();
+        let plan = body.plan(allows_cleartext)?;
         let text = serde_json::to_vec(&body).expect("plain data");
         let body_sha256 = hex(digest(&SHA256, &text).as_ref());
         let key = body.key.clone().map(|key| (caller.name.clone(), key));

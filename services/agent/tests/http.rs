@@ -156,6 +156,7 @@ fn start_with_disks(listen: &str, metrics: MetricsAccess, disks: ExportedDisks) 
         exports: vec![export],
         token_tags: HashMap::new(),
         destinations: DestinationRules::default(),
+        cleartext: penstock_mover::CleartextNetworks::default(),
         issuers: penstock_tokens::IssuerRegistry::default(),
         quotas: Vec::new(),
     }));

@@ -64,6 +64,7 @@ pub use endpoint::receiver::{ReceiverControl, ReceiverEnd};
 pub use endpoint::sender::{SenderControl, SenderEnd};
 pub use endpoint::session_setup::{BuiltSession, SessionBuilder, check_options, target_at};
 pub use net::channel::Channel;
+pub use net::cleartext_networks::CleartextNetworks;
 pub use net::connector::{Backoff, CopyError, PeerConnector, TransportChoice, certificate_of};
 pub use net::dial::{Dial, DialedPair, SshDial, TcpDial};
 pub use net::firefly::{FireflyCounters, STATES as FIREFLY_STATES};

@@ -13,10 +13,10 @@ use penstock_host::facts::{Disk, Facts, Nic};
 use penstock_host::placement::NumaPlacement;
 use penstock_identity::{Fingerprint, Identity, tls_client_config};
 use penstock_mover::{
-    Agent, AgentConfig, AgentLimits, Caller, ClientTransfer, CopyError, EndedTransfer,
-    EndedTransferLog, Endpoint, Engine, Gatekeeper, OpenTarget, PeerConnector, ResolvedPath,
-    ScanRoot, SenderControl, SenderEnd, Session, SessionBuilder, SessionOrigin, StreamTuning,
-    TcpDial, TransferConfig, TransferSnapshot, TransferTarget, TransportChoice,
+    Agent, AgentConfig, AgentLimits, Caller, CleartextNetworks, ClientTransfer, CopyError,
+    EndedTransfer, EndedTransferLog, Endpoint, Engine, Gatekeeper, OpenTarget, PeerConnector,
+    ResolvedPath, ScanRoot, SenderControl, SenderEnd, Session, SessionBuilder, SessionOrigin,
+    StreamTuning, TcpDial, TransferConfig, TransferSnapshot, TransferTarget, TransportChoice,
 };
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
@@ -144,6 +144,7 @@ impl Site {
             token: "secret".to_owned(),
             protection: options.protection,
             transport: TransportChoice::Tcp,
+            cleartext: CleartextNetworks::default(),
             give_up_after: Duration::from_secs(20),
         };
         let begin = SessionOrigin::Requested(request);

@@ -35,6 +35,7 @@ fn authorizer(directory: &Path) -> Authorizer {
         exports,
         token_tags: HashMap::new(),
         destinations: DestinationRules::default(),
+        cleartext: CleartextNetworks::default(),
         issuers: IssuerRegistry::default(),
         quotas: Vec::new(),
     })

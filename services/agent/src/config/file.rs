@@ -15,6 +15,7 @@ use penstock_disk::FabricsTransport;
 use penstock_disk::nvme::nqn;
 use penstock_host::placement::PlacementPolicy;
 use penstock_http::access::ReadPolicy;
+use penstock_mover::CleartextNetworks;
 use penstock_units::{BitRate, ByteCount};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -27,7 +28,7 @@ use super::types::{
 };
 use super::{Export, Layer};
 use crate::controller;
-use crate::destinations::{DestinationRule, DestinationRules};
+use crate::destinations::{CleartextNetwork, DestinationRule, DestinationRules};
 use crate::disks::{DiskConfig, DiskExportPolicy, DiskOrigin, DiskSecrets};
 use crate::fireflies::TagRule;
 use crate::tokens::{TokenSource, check_token_name};
@@ -47,6 +48,7 @@ pub(super) struct FileConfig {
     pub(super) collectors: Vec<ListenAddress>,
     pub(super) marker: Option<PathBuf>,
     pub(super) destinations: DestinationRules,
+    pub(super) cleartext: CleartextNetworks,
     pub(super) reading: ReadPolicy,
     pub(super) connections: Option<NonZeroUsize>,
     pub(super) controller: Option<controller::Config>,
@@ -82,6 +84,8 @@ struct AgentDocument {
     scitags: ScitagsTable,
     #[serde(default)]
     third_party: ThirdPartyTable,
+    #[serde(default)]
+    rdma: RdmaTable,
     #[serde(default)]
     export: Vec<Spanned<ExportTable>>,
     #[serde(default)]
@@ -202,6 +206,13 @@ struct ScitagsTable {
 struct ThirdPartyTable {
     #[serde(default, deserialize_with = "one_or_many")]
     to: Option<Vec<DestinationRule>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RdmaTable {
+    #[serde(default, deserialize_with = "one_or_many")]
+    unencrypted: Option<Vec<CleartextNetwork>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -471,6 +482,7 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
         collectors: document.scitags.collectors.unwrap_or_default(),
         marker: document.scitags.marker.map(beside),
         destinations: document.third_party.to.map(DestinationRules).unwrap_or_default(),
+        cleartext: document.rdma.unencrypted.into_iter().flatten().map(|one| one.0).collect(),
         reading: ReadPolicy {
             read: document.http.read.map(|access| access.0).unwrap_or_default(),
             names: document.http.names,

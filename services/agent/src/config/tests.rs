@@ -246,6 +246,23 @@ fn combined_errors_have_a_remedy() {
 }
 
 #[test]
+fn cleartext_networks_parse() {
+    let setting = Setting::new();
+    let load = |line: &str| {
+        let text = format!("[rdma]\n{line}\n[agent]\nroot = \"data\"\n");
+        setting.load(&text, Layer::default())
+    };
+    let networks = load("unencrypted = [\"10.1.0.0/16\", \"2001:db8::1\"]").unwrap().cleartext;
+    let has = |address: &str| networks.contains(address.parse().unwrap());
+    assert!(has("10.1.2.3") && has("2001:db8::1") && !has("10.2.0.0") && !has("2001:db8::2"));
+    assert!(load("").unwrap().cleartext.is_empty());
+    for wrong in ["10.1.2.3/16", "10.0.0.0/33", "dtn2", "any", "10.0.0.1:8620", ""] {
+        let error = load(&format!("unencrypted = \"{wrong}\"")).unwrap_err().to_string();
+        assert!(error.contains(&format!("'{wrong}'")), "{error}");
+    }
+}
+
+#[test]
 fn third_party_destinations_parse() {
     let setting = Setting::new();
     let load = |line: &str| {

@@ -12,7 +12,7 @@ use penstock_scitags::registry::LookupError;
 use penstock_scitags::{Registry, Scitag};
 use penstock_scopes::ScopePath;
 
-use crate::destinations::DestinationRule;
+use crate::destinations::{CleartextNetwork, DestinationRule};
 use crate::tokens::{CONTROLLER, OWNER, check_token_name};
 
 /// An invalid value of the agent's configuration: the fault and the right form, in one line.
@@ -406,6 +406,7 @@ deserialize_from_text!(
     TransportSetting,
     Tag,
     DestinationRule,
+    CleartextNetwork,
     CertificateFingerprint,
     Audience,
 );

@@ -93,6 +93,7 @@ impl TransferEngine for LocalEngine {
                 Some(OrderTransport::Rdma) => TransportChoice::Rdma,
                 Some(OrderTransport::Auto) => TransportChoice::Auto,
             },
+            cleartext: self.authorizer.cleartext_networks(),
             give_up_after: RECONNECT_TIMEOUT,
         };
         let streams = request.streams.unwrap_or_else(|| default_streams(request.algorithm));

@@ -78,6 +78,7 @@ impl CopyServices {
             token,
             protection: plan.push.options.protection,
             transport: plan.transport,
+            cleartext: self.authorizer.cleartext_networks(),
             give_up_after: RECONNECT_TIMEOUT,
         };
         let (pull, push) = (plan.pull.clone(), plan.push.clone());

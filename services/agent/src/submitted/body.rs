@@ -241,11 +241,12 @@ impl<'a> CopyLocation<'a> {
 }
 
 impl TransferBody {
-    /// Checks the body and returns its meaning.
+    /// Checks the body and returns its meaning. `allows_cleartext` is set where the operator allows RDMA for copies with
+    /// encryption in some networks.
     ///
     /// # Errors
     /// The first field with a fault.
-    pub(super) fn plan(&self) -> Result<CopyPlan, SubmitError> {
+    pub(super) fn plan(&self, allows_cleartext: bool) -> Result<CopyPlan, SubmitError> {
         if let Some(key) = &self.key
             && (key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0'))
         {
@@ -276,7 +277,8 @@ impl TransferBody {
         };
         let options = self.options(peer == CopyPeer::Own)?;
         let transport = self.transport.unwrap_or_default();
-        if transport == TransportChoice::Rdma && options.protection == Protection::Full {
+        let is_impossible = transport == TransportChoice::Rdma && !allows_cleartext;
+        if is_impossible && options.protection == Protection::Full {
             let text = "RDMA does not encrypt: set encrypt to false, with which blocks keep checksum and authentication, or use tcp";
             return Err(SubmitError::field("/transport", text));
         }
@@ -412,7 +414,7 @@ mod tests {
             ("penstock://[::1]:9/b", "/a/", TransferDirection::Receive, Some(("::1", 9))),
             ("/a", "/b", TransferDirection::Send, None),
         ] {
-            let plan = body(source, destination).plan().unwrap();
+            let plan = body(source, destination).plan(false).unwrap();
             let found = match &plan.peer {
                 CopyPeer::Own => None,
                 CopyPeer::Other { host, port, .. } => Some((host.as_str(), *port)),
@@ -426,7 +428,7 @@ mod tests {
     #[test]
     fn faulty_fields_are_named() {
         let check = |body: &TransferBody, pointer: &str| {
-            let error = body.plan().unwrap_err();
+            let error = body.plan(false).unwrap_err();
             assert!(error.to_string().starts_with(&format!("{pointer}: ")), "{body:?}: {error}");
         };
         check(&body("data", "/b"), "/source");
@@ -448,7 +450,7 @@ mod tests {
         let rdma = TransferBody { transport: Some(TransportChoice::Rdma), ..far.clone() };
         check(&rdma, "/transport");
         let open = TransferBody { encrypt: Some(false), ..rdma };
-        assert_eq!(open.plan().unwrap().transport, TransportChoice::Rdma);
+        assert_eq!(open.plan(false).unwrap().transport, TransportChoice::Rdma);
         let mut short = far.clone();
         short.remote.as_mut().unwrap().token = "short".into();
         check(&short, "/remote/token");

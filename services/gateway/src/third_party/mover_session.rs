@@ -13,7 +13,8 @@ use penstock_http::client::Url;
 use penstock_http::storage_client::{StorageClient, StorageResponse};
 use penstock_identity::{Fingerprint, tls_client_config};
 use penstock_mover::{
-    Agent, CopyError, InitiatedTransfer, PeerConnector, ResolvedPath, TcpDial, TransportChoice,
+    Agent, CleartextNetworks, CopyError, InitiatedTransfer, PeerConnector, ResolvedPath, TcpDial,
+    TransportChoice,
 };
 use penstock_protocol::control::{Settings, TransferTally};
 use penstock_protocol::digest::Algorithm;
@@ -122,6 +123,7 @@ impl MoverPeer {
             token: bearer(&copy.headers).to_owned(),
             protection: Protection::Full,
             transport: TransportChoice::Tcp,
+            cleartext: CleartextNetworks::default(),
             give_up_after: CONTACT_TIMEOUT,
         };
         Some(Self { connector, path, port })

@@ -32,6 +32,8 @@ struct TransportUse {
     obstacle: Option<String>,
     /// Device of the first stream by RDMA.
     device: String,
+    /// Set where copies are to be encrypted, and RDMA is an exception.
+    is_exception: bool,
     /// Consecutive losses during the exchange.
     losses: u32,
 }
@@ -85,7 +87,12 @@ impl TransportUse {
             (TransportChoice::Tcp, _) => String::new(),
             (_, Some(obstacle)) => obstacle.clone(),
             (_, None) if self.by_rdma > 0 => {
-                format!("{} has the address of this end, and the path is open", self.device)
+                let exception = match self.is_exception {
+                    true => "; its data is not encrypted, as unencrypted in [rdma] allows",
+                    false => "",
+                };
+                let device = &self.device;
+                format!("{device} has the address of this end, and the path is open{exception}")
             }
             (_, None) => String::new(),
         }
@@ -94,9 +101,9 @@ impl TransportUse {
 
 impl StreamTransports {
     pub(super) fn new(contact: &PeerConnector) -> Self {
-        let mut state = TransportUse::default();
-        if contact.transport != TransportChoice::Tcp && contact.protection != Protection::Integrity
-        {
+        let is_exception = contact.protection == Protection::Full;
+        let mut state = TransportUse { is_exception, ..TransportUse::default() };
+        if contact.transport != TransportChoice::Tcp && !contact.wants_rdma() {
             let text = "RDMA does not encrypt, and full protection was asked for";
             state.obstacle = Some(text.to_owned());
         }
@@ -136,7 +143,13 @@ impl StreamTransports {
         let attempt = match opened.features.iter().any(|feature| feature == FEATURE_RDMA) {
             true => contact.join_by_rdma(opened, stream, mark, end.rdma_settings()),
             false => Err(RdmaStreamError::There(
-                "it does not offer RDMA: it runs an earlier release".to_owned(),
+                match contact.protection {
+                    Protection::Integrity => "it does not offer RDMA: it runs an earlier release",
+                    Protection::Full => {
+                        "it does not offer RDMA: unencrypted in its [rdma] does not have this host"
+                    }
+                }
+                .to_owned(),
             )),
         };
         let failure = match attempt {

@@ -417,6 +417,7 @@ mod tests {
 
     use super::*;
     use crate::base::test_options::plain_options;
+    use crate::net::cleartext_networks::CleartextNetworks;
     use crate::net::dial::TcpDial;
 
     fn observer(transport: TransportChoice) -> ThirdPartyObserver {
@@ -426,6 +427,7 @@ mod tests {
             token: String::new(),
             protection: Protection::Integrity,
             transport,
+            cleartext: CleartextNetworks::default(),
             give_up_after: Duration::ZERO,
         };
         let options = Options { protection: Protection::Integrity, ..plain_options() };

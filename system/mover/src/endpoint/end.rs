@@ -195,8 +195,8 @@ impl Endpoint {
         let session = self.session();
         session.pin_near_nic(channel.transport());
         let authenticator = match session.options.protection {
-            Protection::Full => None,
-            Protection::Integrity => Some(session.authenticator(stream, nonces)),
+            Protection::Full if !channel.is_rdma() => None,
+            Protection::Full | Protection::Integrity => Some(session.authenticator(stream, nonces)),
         };
         match self {
             Self::Send(end) => end.0.run_stream(stream, channel, authenticator, wanted),

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::software::software;
 use crate::base::timeouts::{HANDSHAKE_TIMEOUT, PEER_TIMEOUT};
 use crate::net::channel::Channel;
+use crate::net::cleartext_networks::CleartextNetworks;
 use crate::net::dial::Dial;
 use crate::net::handshake::{self, Joined, random};
 use crate::net::labels::Labelling;
@@ -206,6 +207,8 @@ pub struct PeerConnector {
     pub protection: Protection,
     /// Transport of data streams.
     pub transport: TransportChoice,
+    /// Networks in which RDMA may carry the data although it is to be encrypted.
+    pub cleartext: CleartextNetworks,
     /// Time limit without any success.
     pub give_up_after: Duration,
 }
@@ -294,7 +297,8 @@ impl PeerConnector {
 
     /// True if its data streams may use RDMA.
     pub(crate) fn wants_rdma(&self) -> bool {
-        self.transport != TransportChoice::Tcp && self.protection == Protection::Integrity
+        self.transport != TransportChoice::Tcp
+            && (self.protection == Protection::Integrity || !self.cleartext.is_empty())
     }
 
     fn features(&self, wishes: &[&str]) -> Vec<String> {
@@ -423,6 +427,12 @@ impl PeerConnector {
         settings: RdmaStreamSettings<'_>,
     ) -> Result<JoinedStream, RdmaStreamError> {
         let (mut transport, _) = self.dial.dial(stream, None)?;
+        if self.protection == Protection::Full
+            && let Some(peer) = transport.peer_address()
+            && !self.cleartext.contains(peer)
+        {
+            return Err(RdmaStreamError::Cleartext(peer));
+        }
         let adapter = rdma::adapter_of(&transport)?;
         let label = match &transport {
             Transport::Tcp(tcp) => Labelling::of_queue_pair(mark, stream, tcp.peer_addr()?),

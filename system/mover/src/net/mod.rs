@@ -1,6 +1,7 @@
 //! Connections: transports, TLS, packet labels, handshakes and frames.
 
 pub(crate) mod channel;
+pub(crate) mod cleartext_networks;
 pub(crate) mod connector;
 pub(crate) mod dial;
 pub(crate) mod firefly;

@@ -10,7 +10,7 @@
 //! queue pair is destroyed, so that no late write reaches memory in other use.
 
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,11 @@ pub(crate) enum RdmaStreamError {
         "RDMA needs a TCP connection between the hosts, and this one is inside another program"
     )]
     Inside,
+    /// The copy is to be encrypted, and the operator allows no exception for the peer's address.
+    #[error(
+        "RDMA does not encrypt, full protection was asked for, and unencrypted in [rdma] does not have {0}"
+    )]
+    Cleartext(IpAddr),
     /// Failure of RDMA at this end.
     #[error(transparent)]
     Here(#[from] RdmaFailure),

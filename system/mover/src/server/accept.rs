@@ -95,7 +95,12 @@ impl AgentInner {
     fn data(&self, mut channel: Channel, pending: u64, by_rdma: bool) -> io::Result<()> {
         let (nonce, join) = handshake::challenge(&mut channel)?;
         let running = lock(&self.sessions).get(&join.session).cloned();
-        let answer = self.check_join(&join, running.as_deref(), nonce, channel.is_tls());
+        let allows = |protection: Protection| match protection {
+            Protection::Integrity => !channel.is_tls(),
+            Protection::Full if by_rdma => !channel.is_tls() && self.allows_cleartext(&channel),
+            Protection::Full => channel.is_tls(),
+        };
+        let answer = self.check_join(&join, running.as_deref(), nonce, &allows);
         let sent = handshake::send_join_answer(&mut channel, answer);
         let Some(running) = running.filter(|_| answer == Joined::Yes) else {
             return Err(io::Error::other(format!("a data connection is refused: {answer:?}")));
@@ -167,18 +172,24 @@ impl AgentInner {
         join: &Join,
         running: Option<&ActiveSession>,
         nonce: [u8; 32],
-        tls: bool,
+        allows: &dyn Fn(Protection) -> bool,
     ) -> Joined {
         let Some(running) = running else { return Joined::UnknownSession };
         let session = running.end.session();
         let nonces = Nonces { acceptor: nonce, connector: join.nonce };
         let proven = session.key().verify_join(&join.session, join.stream, &nonces, &join.proof);
-        let protected = tls == (session.options.protection == Protection::Full);
+        let protected = allows(session.options.protection);
         match () {
             () if !proven || !protected || running.delegate.is_some() => Joined::Refused,
             () if !self.admit_stream(running) => Joined::TooMany,
             () => Joined::Yes,
         }
+    }
+
+    /// True if the operator allows RDMA without encryption for the peer of a connection.
+    pub(super) fn allows_cleartext(&self, channel: &Channel) -> bool {
+        let networks = self.config.gatekeeper.cleartext_networks();
+        channel.transport().peer_address().is_some_and(|peer| networks.contains(peer))
     }
 
     /// True if this agent listens on an address.

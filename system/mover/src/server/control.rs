@@ -179,7 +179,9 @@ impl AgentInner {
             session: name,
             key: session.key().0,
             software: software(),
-            features: common_features(open, session.options.protection),
+            features: common_features(open, session.options.protection, || {
+                self.allows_cleartext(channel)
+            }),
             streams_max: limits.streams_per_transfer,
             transfer: id,
             mark: session.options.mark,
@@ -253,12 +255,17 @@ impl AgentInner {
     }
 }
 
-/// Features of the client that this agent has, too. RDMA encrypts nothing, and another agent joins a third-party copy, of
-/// which the requester may leave the transport to this one.
-fn common_features(open: &OpenRequest, protection: Protection) -> Vec<String> {
+/// Features of the client that this agent has, too. RDMA encrypts nothing, which the operator may allow, and another agent
+/// joins a third-party copy, of which the requester may leave the transport to this one.
+fn common_features(
+    open: &OpenRequest,
+    protection: Protection,
+    allows_cleartext: impl Fn() -> bool,
+) -> Vec<String> {
     let served = match open.request {
         Request::ThirdParty(_) => TransportChoice::of_features(&open.features).feature(),
-        _ => Some(FEATURE_RDMA).filter(|_| protection == Protection::Integrity),
+        _ if protection == Protection::Integrity || allows_cleartext() => Some(FEATURE_RDMA),
+        _ => None,
     };
     let is_asked = |name: &&str| open.features.iter().any(|feature| feature == name);
     served.filter(is_asked).map(str::to_owned).into_iter().collect()
@@ -270,18 +277,24 @@ mod tests {
 
     use super::*;
 
-    fn common(features: &[&str], request: Request, protection: Protection) -> Vec<String> {
+    fn common(
+        features: &[&str],
+        request: Request,
+        protection: Protection,
+        allows_cleartext: bool,
+    ) -> Vec<String> {
         let features = features.iter().map(|&feature| feature.to_owned()).collect();
         let open = OpenRequest { software: String::new(), token: String::new(), features, request };
-        common_features(&open, protection)
+        common_features(&open, protection, || allows_cleartext)
     }
 
     #[test]
     fn features_follow_request_and_protection() {
         let asked = [FEATURE_RDMA, "later", FEATURE_TRANSPORT_AUTO, FEATURE_RDMA];
         let check = || Request::Check(());
-        assert_eq!(common(&asked, check(), Protection::Integrity), [FEATURE_RDMA]);
-        assert!(common(&asked, check(), Protection::Full).is_empty());
-        assert!(common(&["later"], check(), Protection::Integrity).is_empty());
+        assert_eq!(common(&asked, check(), Protection::Integrity, false), [FEATURE_RDMA]);
+        assert!(common(&asked, check(), Protection::Full, false).is_empty());
+        assert_eq!(common(&asked, check(), Protection::Full, true), [FEATURE_RDMA]);
+        assert!(common(&["later"], check(), Protection::Integrity, true).is_empty());
     }
 }

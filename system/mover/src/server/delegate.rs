@@ -24,6 +24,7 @@ use crate::base::lock::lock;
 use crate::client::stream_tuning::{StreamTuning, TuningReport};
 use crate::client::transfer::{ClientTransfer, SessionOrigin, TransferConfig, TransferSnapshot};
 use crate::endpoint::end::Endpoint;
+use crate::net::cleartext_networks::CleartextNetworks;
 use crate::net::connector::{CopyError, PeerConnector, TransportChoice};
 use crate::net::dial::TcpDial;
 use crate::session::control::{ControlEndpoint, ProtocolFault};
@@ -103,6 +104,7 @@ impl Delegate {
             token: String::new(),
             protection: request.pull.options.protection,
             transport,
+            cleartext: CleartextNetworks::default(),
             give_up_after: Duration::from_secs(u64::from(request.give_up_after))
                 .min(GIVE_UP_AFTER_MAX),
         };

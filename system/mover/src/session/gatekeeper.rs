@@ -8,6 +8,8 @@ use penstock_protocol::open::{Mark, Refusal};
 use penstock_scopes::{PathAccess, TokenGrant};
 use penstock_sys::fs::Dir;
 
+use crate::net::cleartext_networks::CleartextNetworks;
+
 /// Authenticated client of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
@@ -113,6 +115,11 @@ pub trait Gatekeeper: Send + Sync {
     /// If it is not allowed.
     fn may_send_to(&self, _to: SocketAddr, _from_here: bool) -> Result<(), Refusal> {
         Ok(())
+    }
+
+    /// Networks in which the operator allows RDMA for copies with encryption.
+    fn cleartext_networks(&self) -> CleartextNetworks {
+        CleartextNetworks::default()
     }
 
     /// True if clients act for the user of this process and may therefore set owners.
