@@ -3,7 +3,9 @@
 use std::fs;
 use std::io::Write as _;
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use penstock_testkit::http::TestRequest;
@@ -62,6 +64,51 @@ fn agent_states_address_and_secret() {
     there(&["disk", "disconnect", "run-7"]).good();
     let other = ["disk", "connect", &location, "--agent", "--host-nqn", OTHER_HOST];
     fails(&there(&other), 5, "does not admit the host");
+    agent.end();
+    assert_clean();
+}
+
+/// Has the capability that the drop-in `disks.conf` gives to the user of the shipped unit, or none.
+fn unprivileged(machine: &Machine, capabilities: &str, config: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs"]);
+    for set in ["--bounding-set", "--inh-caps", "--ambient-caps"] {
+        command.args([set, capabilities]);
+    }
+    command.arg(common::PENSTOCK).env("PENSTOCK_STATE", machine.env.path("unprivileged"));
+    command.args(["serve", "--json", "--config"]).arg(config);
+    command.arg("--root").arg(&machine.env.root);
+    command
+}
+
+#[test]
+fn capability_suffices_for_exports() {
+    let Some(machine) = Machine::start() else { return };
+    let image = machine.image("image", MIB_BYTES);
+    fs::set_permissions(&image, fs::Permissions::from_mode(0o600)).unwrap();
+    let config = agent_config(&machine, &[("run-7", &image)]);
+    // The image belongs to root.
+    let state = machine.env.path("unprivileged");
+    fs::create_dir(&state).unwrap();
+    for path in [machine.env.dir.path(), &state, &machine.env.root] {
+        std::os::unix::fs::chown(path, Some(65534), None).unwrap();
+    }
+    let disk = |agent: &ReadyProcess| {
+        let token = fs::read_to_string(state.join("token")).unwrap();
+        let request = TestRequest::new(agent.fact("/http/0"), "GET", "/api/v1/disks/run-7");
+        request.token(token.trim()).send().json()
+    };
+    let agent = ReadyProcess::start(unprivileged(&machine, "-all", &config));
+    let refused = disk(&agent);
+    assert_eq!(refused["state"], "failed", "{refused}");
+    assert!(refused["error"].as_str().unwrap().contains("CAP_DAC_OVERRIDE"), "{refused}");
+    agent.end();
+    let mut agent = ReadyProcess::start(unprivileged(&machine, "-all,+dac_override", &config));
+    assert_eq!(disk(&agent)["state"], "exported");
+    machine.stream(&[]).good();
+    agent.kill();
+    let agent = ReadyProcess::start(unprivileged(&machine, "-all,+dac_override", &config));
+    assert_eq!(disk(&agent)["state"], "exported");
     agent.end();
     assert_clean();
 }

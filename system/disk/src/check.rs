@@ -1,7 +1,7 @@
 //! Parts that a disk needs: modules, configfs and permission here, port, name, secret and depth there.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::time::Duration;
 
@@ -69,26 +69,42 @@ fn module(name: &str, sign: Option<&Path>) -> CheckedPart {
     }
 }
 
-fn permission(action: &str) -> CheckedPart {
-    if penstock_sys::machine::is_superuser() {
-        CheckedPart::ok("permission", "root", "")
-    } else {
-        CheckedPart::fault(
+/// Permission to write to an object of the kernel, by root or capabilities.
+fn permission(object: &Path) -> CheckedPart {
+    let name = object.display().to_string();
+    match penstock_sys::fs::check_writable(object) {
+        Ok(()) => CheckedPart::ok("permission", name, "writable"),
+        // Its module is not loaded, which is a part of its own.
+        Err(error)
+            if error.kind() == io::ErrorKind::NotFound && penstock_sys::machine::is_superuser() =>
+        {
+            CheckedPart::ok("permission", name, "root")
+        }
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => CheckedPart::fault(
             "permission",
-            action,
-            "needs root: configfs and nvme-fabrics belong to it",
-        )
+            name,
+            "it is read-only here: a unit of systemd needs it in ReadWritePaths (drop-in disks.conf), and a restart once the module is loaded",
+        ),
+        Err(_) => CheckedPart::fault(
+            "permission",
+            name,
+            "needs root or CAP_DAC_OVERRIDE: it belongs to root",
+        ),
     }
 }
 
-/// True where the kernel's target was built with DH-HMAC-CHAP.
+/// False where the kernel's target was built without DH-HMAC-CHAP. A unit with `ProtectKernelTunables` hides the symbols:
+/// there the export fails at its secret.
 fn target_has_secrets() -> bool {
-    if Path::new("/sys/module/nvme_auth/holders/nvmet").exists() {
+    // The second name is that of Linux 6.0 to 6.6.
+    let users =
+        ["nvme_auth", "nvme_common"].map(|name| format!("/sys/module/{name}/holders/nvmet"));
+    if users.iter().any(|path| Path::new(path).exists()) {
         return true;
     }
-    let Ok(symbols) = fs::File::open("/proc/kallsyms") else { return false };
-    let mut lines = BufReader::new(symbols).lines().map_while(Result::ok);
-    lines.any(|line| line.contains("nvmet_auth_set_key"))
+    let Ok(symbols) = fs::File::open("/proc/kallsyms") else { return true };
+    let mut lines = BufReader::new(symbols).lines().map_while(Result::ok).peekable();
+    lines.peek().is_none() || lines.any(|line| line.contains("nvmet_auth_set_key"))
 }
 
 /// RDMA device of this machine.
@@ -114,8 +130,7 @@ pub fn target_parts(transport: FabricsTransport, with_secret: bool) -> Vec<Check
     let target = module("nvmet", Some(configured));
     // Without the target the kernel does not show whether it was built with secrets.
     let with_secret = with_secret && target.ok;
-    let mut parts = vec![permission("disk export"), target];
-    parts.push(module(transport.target_module(), None));
+    let mut parts = vec![target, module(transport.target_module(), None)];
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let is_mounted = mounts.lines().any(|line| {
         let mut fields = line.split_whitespace().skip(1);
@@ -134,6 +149,7 @@ pub fn target_parts(transport: FabricsTransport, with_secret: bool) -> Vec<Check
             "configfs is not mounted in this namespace: mount -t configfs none /sys/kernel/config",
         ),
     });
+    parts.push(permission(&configured.join("subsystems")));
     if with_secret {
         parts.push(if target_has_secrets() {
             CheckedPart::ok("secret", "DH-HMAC-CHAP", "")
@@ -157,7 +173,7 @@ pub fn target_parts(transport: FabricsTransport, with_secret: bool) -> Vec<Check
 /// Parts that a connection of the kernel's host needs.
 #[must_use]
 pub fn host_parts(transport: FabricsTransport) -> Vec<CheckedPart> {
-    let mut parts = vec![permission("disk connect"), module(transport.host_module(), None)];
+    let mut parts = vec![module(transport.host_module(), None)];
     parts.push(if Path::new(FABRICS_DEVICE).exists() {
         CheckedPart::ok("module", FABRICS_DEVICE, "")
     } else {
@@ -165,6 +181,7 @@ pub fn host_parts(transport: FabricsTransport) -> Vec<CheckedPart> {
         let reason = format!("the module nvme-fabrics is not loaded: modprobe {remedy}");
         CheckedPart::fault("module", FABRICS_DEVICE, reason)
     });
+    parts.push(permission(Path::new(FABRICS_DEVICE)));
     if transport == FabricsTransport::Rdma {
         parts.push(rdma_device());
     }

@@ -25,10 +25,11 @@ mod xattr;
 pub use dir::Dir;
 pub use entries::Entries;
 pub use file::{
-    FileSystemSpace, advise_sequential, advise_will_need, available_bytes, direct_alignment,
-    drop_cache, file_system_id, file_system_name, is_direct, open_regular, preallocate, punch_hole,
-    read_at_most, read_exact_at, set_direct, set_file_mode, set_file_owner, set_file_times, space,
-    start_writeback, sync_all, sync_data, try_lock, write_all_at,
+    FileSystemSpace, advise_sequential, advise_will_need, available_bytes, check_writable,
+    direct_alignment, drop_cache, file_system_id, file_system_name, is_direct, open_regular,
+    preallocate, punch_hole, read_at_most, read_exact_at, set_direct, set_file_mode,
+    set_file_owner, set_file_times, space, start_writeback, sync_all, sync_data, try_lock,
+    write_all_at,
 };
 pub use mapped::MappedFile;
 pub use open::Open;

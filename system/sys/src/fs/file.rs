@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, OFlags, StatxFlags};
+use rustix::fs::{Access, Advice, AtFlags, FallocateFlags, FlockOperation, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::dir::{owner, permissions, times};
@@ -233,6 +233,13 @@ pub fn set_direct(file: &File, direct: bool) -> io::Result<()> {
     }
 }
 
+/// Succeeds if this process may write to `path` by its effective user and capabilities. A mount that is read-only is
+/// `ReadOnlyFilesystem`.
+pub fn check_writable(path: &Path) -> io::Result<()> {
+    // Without `EACCESS` the kernel ignores the capabilities of users other than root.
+    Ok(rustix::fs::accessat(rustix::fs::CWD, path, Access::WRITE_OK, AtFlags::EACCESS)?)
+}
+
 /// True if this open file has `O_DIRECT`.
 pub fn is_direct(file: &File) -> io::Result<bool> {
     Ok(rustix::fs::fcntl_getfl(file)?.contains(OFlags::DIRECT))
@@ -314,6 +321,21 @@ mod tests {
     use super::*;
     use crate::fs::Dir;
     use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn write_check_agrees_with_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let check = || check_writable(&path).map_err(|error| error.kind());
+        assert_eq!(check(), Err(io::ErrorKind::NotFound));
+        File::create(&path).unwrap();
+        assert_eq!(check(), Ok(()));
+        // Root, or CAP_DAC_OVERRIDE, writes to it all the same.
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o400)).unwrap();
+        let opened = File::options().write(true).open(&path);
+        assert_eq!(check(), opened.map(drop).map_err(|error| error.kind()));
+    }
 
     #[test]
     fn preallocation_sets_length_and_takes_space() {
