@@ -137,27 +137,66 @@ fn units_share_no_state_directory() {
     }
 }
 
-#[test]
-fn systemd_accepts_the_units() {
+/// False where systemd is not installed; the test is then reported as skipped.
+fn has_systemd() -> bool {
     let (available, _) = output(Command::new("systemd-analyze").arg("--version"));
     if !available {
-        return penstock_testkit::skip(
+        penstock_testkit::skip(
             penstock_testkit::Requirement::Program,
             "systemd-analyze is not installed",
         );
     }
+    available
+}
+
+/// Asserts that systemd finds no fault in a unit and its drop-ins, which are beside it.
+#[track_caller]
+fn assert_accepted(unit: &Path) {
+    let name = unit.file_name().unwrap().to_str().unwrap();
+    let (succeeded, text) =
+        output(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(unit));
+    let about: Vec<&str> = text.lines().filter(|line| line.contains(name)).collect();
+    assert!(succeeded && about.is_empty(), "{text}");
+}
+
+/// A unit whose binary is one that is installed here.
+fn runnable(name: &str) -> String {
+    read(&format!("deploy/systemd/{name}")).replace("/usr/bin/penstock ", "/bin/true ")
+}
+
+#[test]
+fn systemd_accepts_the_units() {
+    if !has_systemd() {
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     let names = ["penstock", "penstock-collector", "penstock-controller", "penstock-sample"];
     for name in names.iter().chain(&["penstock-tag"]).map(|name| format!("{name}.service")) {
-        // The binary is not installed here.
-        let unit =
-            read(&format!("deploy/systemd/{name}")).replace("/usr/bin/penstock ", "/bin/true ");
         let path = dir.path().join(&name);
-        fs::write(&path, unit).unwrap();
-        let (succeeded, text) =
-            output(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path));
-        let about: Vec<&str> = text.lines().filter(|line| line.contains(&name)).collect();
-        assert!(succeeded && about.is_empty(), "{text}");
+        fs::write(&path, runnable(&name)).unwrap();
+        assert_accepted(&path);
+    }
+}
+
+/// Each alone and both together, with their examples of files and devices.
+#[test]
+fn systemd_accepts_the_drop_ins() {
+    if !has_systemd() {
+        return;
+    }
+    for names in [&["rdma"][..], &["disks"], &["rdma", "disks"]] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("penstock.service");
+        fs::write(&path, runnable("penstock.service")).unwrap();
+        let drop_ins = dir.path().join("penstock.service.d");
+        fs::create_dir(&drop_ins).unwrap();
+        for name in names.iter().map(|name| format!("{name}.conf")) {
+            let text = read(&format!("deploy/systemd/penstock.service.d/{name}"));
+            let text = text.replace("\n#ReadWritePaths", "\nReadWritePaths");
+            let text = text.replace("\n#DeviceAllow", "\nDeviceAllow");
+            fs::write(drop_ins.join(name), text).unwrap();
+        }
+        assert_accepted(&path);
     }
 }
 

@@ -21,7 +21,7 @@ use crate::static_build;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Files of the checkout and their paths in the packages.
-const FILES: [(&str, &str); 11] = [
+const FILES: [(&str, &str); 13] = [
     ("deploy/systemd/penstock.service", "usr/lib/systemd/system/penstock.service"),
     (
         "deploy/systemd/penstock-collector.service",
@@ -33,6 +33,14 @@ const FILES: [(&str, &str); 11] = [
     ),
     ("deploy/systemd/penstock-sample.service", "usr/lib/systemd/system/penstock-sample.service"),
     ("deploy/systemd/penstock-tag.service", "usr/lib/systemd/system/penstock-tag.service"),
+    (
+        "deploy/systemd/penstock.service.d/disks.conf",
+        "usr/share/doc/penstock/examples/penstock.service.d/disks.conf",
+    ),
+    (
+        "deploy/systemd/penstock.service.d/rdma.conf",
+        "usr/share/doc/penstock/examples/penstock.service.d/rdma.conf",
+    ),
     ("deploy/systemd/penstock.sysusers", "usr/lib/sysusers.d/penstock.conf"),
     ("deploy/systemd/penstock.tmpfiles", "usr/lib/tmpfiles.d/penstock.conf"),
     ("deploy/prometheus/penstock.rules.yml", "usr/share/doc/penstock/examples/penstock.rules.yml"),
