@@ -60,7 +60,7 @@ impl BindingLimit {
         let rwnd_share = sample.tcp.rwnd_limited_us as f64 / busy_us;
         let sndbuf_share = sample.tcp.sndbuf_limited_us as f64 / busy_us;
         match () {
-            () if queues.rate_limit > WAIT_SHARE_MIN => Self::RateLimit,
+            () if waits_for_rate_limit(sample) => Self::RateLimit,
             () if sample.sender_cpu > CPU_BUSY_MIN => Self::SenderCpu,
             () if sample.receiver_cpu > CPU_BUSY_MIN => Self::ReceiverCpu,
             () if queues.destination_full > QUEUE_SHARE_MIN
@@ -116,6 +116,11 @@ impl fmt::Display for BindingLimit {
             Self::Path => "the path",
         })
     }
+}
+
+/// True if the streams wait for a rate limit for a large part of their time.
+pub(crate) fn waits_for_rate_limit(sample: &TunerSample) -> bool {
+    sample.queues.rate_limit > WAIT_SHARE_MIN
 }
 
 /// True if others may share the bottleneck: the path queues, loses or marks packets of this transfer.

@@ -17,6 +17,7 @@ mod allotted;
 mod group;
 mod hold;
 mod probe;
+mod slow;
 mod stall;
 mod trim;
 
@@ -32,6 +33,7 @@ use crate::reason::{ChangeReason, StageChange, TunerDecision};
 use crate::sample::TunerSample;
 use hold::HoldState;
 use probe::SHIFT_CLEAR;
+use slow::JoinedSample;
 use stall::StallState;
 
 /// Fewest and most intervals measured at one setting.
@@ -121,6 +123,8 @@ pub struct KneeController {
     /// Changes of the stage since the search began.
     stage_changes: u32,
     stall: StallState,
+    /// Intervals of a slow transfer that are not measured yet.
+    joined: JoinedSample,
     /// Set once more workers lost rate, or fewer gained: fewer than the default may then be better.
     is_crowded: bool,
     /// Rate, as a logarithm, of more streams than those that were found to reach a rate limit; cleared when another limit
@@ -162,6 +166,7 @@ impl KneeController {
             connecting: 0,
             stage_changes: 0,
             stall: StallState::default(),
+            joined: JoinedSample::default(),
             is_crowded: false,
             spared: None,
             is_capped: false,
@@ -188,7 +193,11 @@ impl KneeController {
     }
 
     fn step(&mut self, sample: &TunerSample) -> ChangeReason {
-        if let Some(reason) = self.skip_stall(sample) {
+        let Some((sample, covered)) = self.join_slow(sample) else {
+            return ChangeReason::Joining;
+        };
+        let sample = &sample;
+        if let Some(reason) = self.skip_stall(sample, covered) {
             return reason;
         }
         if !self.is_settled(sample) {

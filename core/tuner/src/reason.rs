@@ -54,6 +54,8 @@ impl fmt::Display for Intervals {
 pub enum ChangeReason {
     /// The rate at the current settings is being measured.
     Measuring { intervals: u32 },
+    /// Few bytes arrive in an interval: several make one measurement.
+    Joining,
     /// The settings fit.
     Holding { limit: BindingLimit },
     /// No workers can move the limit.
@@ -105,6 +107,7 @@ impl ChangeReason {
         !matches!(
             self,
             Self::Measuring { .. }
+                | Self::Joining
                 | Self::Holding { .. }
                 | Self::Bound { .. }
                 | Self::RateShift { .. }
@@ -134,6 +137,9 @@ impl fmt::Display for ChangeReason {
             Self::Measuring { intervals } => {
                 write!(f, "Measures the rate at these settings ({} so far).", Intervals(*intervals))
             }
+            Self::Joining => f.write_str(
+                "Measures the rate at these settings over several intervals, in each of which few bytes arrive.",
+            ),
             Self::Holding { limit } => write!(f, "Keeps the settings; {limit} binds."),
             Self::Bound { limit } => {
                 write!(f, "Keeps the settings: {limit} binds, which more workers cannot move.")

@@ -72,6 +72,39 @@ impl TunerSample {
         self.bytes as f64 * 8e6 / self.interval_us.max(1) as f64
     }
 
+    /// Both intervals as one: sums, means weighted by time, and the later state.
+    pub(crate) fn joined(&self, later: &Self) -> Self {
+        let interval_us = self.interval_us.saturating_add(later.interval_us);
+        let part = later.interval_us as f64 / interval_us.max(1) as f64;
+        let mean = |one: f64, other: f64| one + (other - one) * part;
+        let sum = |one: Option<u64>, other: Option<u64>| Some(one?.saturating_add(other?));
+        let (tcp, added) = (&self.tcp, &later.tcp);
+        let (queues, next) = (&self.queues, &later.queues);
+        Self {
+            interval_us,
+            bytes: self.bytes.saturating_add(later.bytes),
+            active: later.active,
+            tcp: TcpDifferences {
+                busy_us: sum(tcp.busy_us, added.busy_us),
+                rwnd_limited_us: tcp.rwnd_limited_us.saturating_add(added.rwnd_limited_us),
+                sndbuf_limited_us: tcp.sndbuf_limited_us.saturating_add(added.sndbuf_limited_us),
+                sent_segments: sum(tcp.sent_segments, added.sent_segments),
+                retransmitted_segments: tcp
+                    .retransmitted_segments
+                    .saturating_add(added.retransmitted_segments),
+                delivered_ce: tcp.delivered_ce.saturating_add(added.delivered_ce),
+                ..*added
+            },
+            queues: QueueShares {
+                source_empty: mean(queues.source_empty, next.source_empty),
+                destination_full: mean(queues.destination_full, next.destination_full),
+                rate_limit: mean(queues.rate_limit, next.rate_limit),
+            },
+            sender_cpu: mean(self.sender_cpu, later.sender_cpu),
+            receiver_cpu: mean(self.receiver_cpu, later.receiver_cpu),
+        }
+    }
+
     /// Segments sent, retransmissions included; segments of 1,448 bytes where none were counted.
     #[must_use]
     pub fn sent_segments(&self) -> u64 {

@@ -194,6 +194,49 @@ fn bound_processors_stop_growth() {
     }
 }
 
+/// Bytes of the next interval, where a path delivers whole parts of a block.
+fn next_parts(waiting: &mut u64, arriving: u64) -> u64 {
+    const PART_BYTES: u64 = 64 << 10;
+    *waiting += arriving;
+    let bytes = *waiting / PART_BYTES * PART_BYTES;
+    *waiting -= bytes;
+    bytes
+}
+
+/// Sixteen connections of 100 kb/s each: one part takes longer than an interval at first.
+#[test]
+fn slow_connections_let_streams_grow() {
+    let mut controller = KneeController::new(start(), limits());
+    let mut waiting = 0;
+    for interval in 0..400 {
+        let active = controller.target();
+        let bytes = next_parts(&mut waiting, u64::from(active.streams.min(16)) * 6_250);
+        let decision = controller.observe(&quiet(bytes, active));
+        assert!(
+            interval < 8 || !matches!(decision.reason, ChangeReason::Stalled { .. }),
+            "{interval}: {decision:?}"
+        );
+    }
+    let streams = controller.target().streams;
+    assert!((14..=20).contains(&streams), "{streams}");
+}
+
+/// At 100 kb/s a part takes five seconds.
+#[test]
+fn low_rate_limit_is_no_stall() {
+    let mut controller = KneeController::new(start(), limits());
+    let mut waiting = 0;
+    for interval in 0..400 {
+        let bytes = next_parts(&mut waiting, 6_250);
+        let rate_limit = if bytes == 0 { 0.95 } else { 0.6 };
+        let queues = QueueShares { rate_limit, ..QueueShares::default() };
+        let sample = TunerSample { queues, ..quiet(bytes, controller.target()) };
+        let decision = controller.observe(&sample);
+        assert!(decision.target.streams <= start().streams, "{interval}: {decision:?}");
+        assert!(!matches!(decision.reason, ChangeReason::Stalled { .. }), "{interval}");
+    }
+}
+
 /// Blocks and intervals may beat: every other interval then carries some blocks fewer.
 #[test]
 fn alternating_rate_lets_streams_grow() {

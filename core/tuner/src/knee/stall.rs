@@ -1,6 +1,7 @@
 //! Stalls: intervals without a byte. The path or an end stands still, which says nothing about the settings.
 
 use super::{KneeController, KneeState};
+use crate::bottleneck::{BindingLimit, waits_for_rate_limit};
 use crate::level::log_rate;
 use crate::parallelism::PipelineStage;
 use crate::reason::ChangeReason;
@@ -19,18 +20,40 @@ pub(super) struct StallState {
     intervals: u32,
     /// Rate of the latest interval with data, as a logarithm.
     last: Option<f64>,
+    /// Rate of the latest interval with data, in bits per second, also before and after a stall.
+    data_bps: Option<f64>,
+}
+
+impl StallState {
+    /// Rate of the latest interval with data.
+    pub(super) fn data_bps(&self) -> Option<f64> {
+        self.data_bps
+    }
 }
 
 impl KneeController {
     /// Handles intervals that are not measured: those of a stall, and those that a stall may cover in part, which are the
     /// one after it and the first of a sudden fall.
-    pub(super) fn skip_stall(&mut self, sample: &TunerSample) -> Option<ChangeReason> {
+    ///
+    /// `sample` covers so many intervals.
+    pub(super) fn skip_stall(
+        &mut self,
+        sample: &TunerSample,
+        covered: u32,
+    ) -> Option<ChangeReason> {
+        if sample.bytes == 0 && waits_for_rate_limit(sample) {
+            return Some(ChangeReason::Bound { limit: BindingLimit::RateLimit });
+        }
         if sample.bytes == 0 {
-            self.stall.intervals = self.stall.intervals.saturating_add(1);
+            let before = self.stall.intervals;
+            self.stall.intervals = before.saturating_add(covered);
             self.stall.last = None;
             self.noise.interrupt();
-            return Some(self.while_stalled());
+            let is_long =
+                before < STALL_INTERVALS_MAX && self.stall.intervals >= STALL_INTERVALS_MAX;
+            return Some(self.while_stalled(is_long));
         }
+        self.stall.data_bps = Some(sample.rate_bps());
         let intervals = std::mem::take(&mut self.stall.intervals);
         if intervals > 0 {
             return Some(ChangeReason::Resumed { intervals });
@@ -41,10 +64,10 @@ impl KneeController {
             .map(|last| ChangeReason::SuddenFall { percent: super::percent(rate - last) })
     }
 
-    fn while_stalled(&mut self) -> ChangeReason {
+    fn while_stalled(&mut self, is_long: bool) -> ChangeReason {
         let intervals = self.stall.intervals;
         match self.setting_before_step() {
-            Some((stage, workers)) if intervals == STALL_INTERVALS_MAX => {
+            Some((stage, workers)) if is_long => {
                 let change = self.set(stage, workers);
                 self.restart(true);
                 ChangeReason::StalledStep { change, intervals }
