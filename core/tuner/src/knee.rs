@@ -136,6 +136,8 @@ pub struct KneeController {
     transfers: u16,
     /// Greatest rate of one stream that was measured, as a logarithm.
     stream_rate: f64,
+    /// True until a search begins anew.
+    is_first: bool,
 }
 
 impl TransferController for KneeController {
@@ -172,6 +174,7 @@ impl KneeController {
             is_capped: false,
             transfers: 1,
             stream_rate: 0.0,
+            is_first: true,
         }
     }
 
@@ -270,6 +273,7 @@ impl KneeController {
         self.stage_changes = 0;
         self.is_crowded = false;
         self.is_capped = false;
+        self.is_first = false;
         self.noise.interrupt();
     }
 
@@ -363,7 +367,9 @@ impl KneeController {
     ) -> ChangeReason {
         let gain = level.mean() - base.mean();
         let steps = (f64::from(level.workers) / f64::from(base.workers)).ln();
-        let required = required_to_grow(base.workers, level.is_congested() && is_network(stage));
+        // In a search after a change others may have changed it: an equal share allows as many as the step leads to.
+        let reached = if self.is_first { base.workers } else { level.workers };
+        let required = required_to_grow(reached, level.is_congested() && is_network(stage));
         if !self.is_decided(&level, &base, required * steps) {
             self.state = KneeState::Doubling { stage, base, level };
             return ChangeReason::Measuring { intervals: level.count() };
@@ -468,7 +474,7 @@ impl KneeController {
             if is_network(stage) && both.mean() - low.mean() < FLAT_LOSS {
                 return self.trim(stage, &low, &both, FLAT_LOSS);
             }
-            return self.settle_at(stage, &level);
+            return self.verify(stage, &level);
         }
         let gain = level.mean() - low.mean();
         let required = required_to_grow(low.workers, congested);

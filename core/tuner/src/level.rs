@@ -98,6 +98,12 @@ impl RateLevel {
         f64::from(self.workers) * (1.0 - self.limited_share())
     }
 
+    /// The level for another number of workers, which had the same rate.
+    pub(crate) fn of_workers(mut self, workers: u16) -> Self {
+        self.workers = workers;
+        self
+    }
+
     /// Both levels together, of the same setting.
     pub(crate) fn joined(mut self, other: &Self) -> Self {
         self.sum += other.sum;

@@ -4,7 +4,7 @@ use penstock_transfer_model::{
     ContestRow, ControllerKind, ModelScenario, PathModel, PathSegment, contest, joining, run,
     tuned_scenarios,
 };
-use penstock_tuner::{Parallelism, TuningLimits};
+use penstock_tuner::{ChangeReason, Parallelism, TuningLimits};
 
 /// Acceptance: 90 % of the best rate within ten seconds where 32 streams reach it.
 const T90_S_MAX: f64 = 10.0;
@@ -121,8 +121,60 @@ fn passing_traffic_leaves_no_streams() {
     }
 }
 
+/// Others come and go faster than a search ends: their part of the link may count as gained, and is given back.
+#[test]
+fn short_absence_leaves_few_streams() {
+    for background_streams in [24, 32] {
+        let alone = PathModel::capped(6.0, 96.0);
+        let busy = PathModel { background_streams, ..alone };
+        let segment = |at: usize| PathSegment {
+            from_interval: at * 10,
+            path: if at.is_multiple_of(2) { busy } else { alone },
+        };
+        let scenario = ModelScenario {
+            segments: (0..24).map(segment).collect(),
+            ..ModelScenario::steady("busy", "", alone)
+        };
+        for seed in 0..9 {
+            let trace = run(&scenario, vec![ControllerKind::Knee.transfer(&scenario)], seed);
+            let later = &trace[0].workers[120..];
+            let streams = later.iter().map(|one| f64::from(one.streams)).sum::<f64>() / 120.0;
+            assert!(streams <= 38.0, "{background_streams}, seed {seed}: {streams}");
+        }
+    }
+}
+
 #[test]
 fn same_seed_repeats_run() {
     let scenario = &tuned_scenarios()[0];
     assert_eq!(contest(scenario, 3..4), contest(scenario, 3..4));
+}
+
+/// Acceptance: five probes until 90 % of the best rate of a changed path.
+#[test]
+fn changed_path_is_relearned() {
+    const PROBES_MAX: usize = 5;
+    let path = PathModel::capped(25.0, 400.0);
+    let narrow = PathModel { capacity_bps: 100e6, ..path };
+    let scenario = ModelScenario {
+        segments: vec![
+            PathSegment { from_interval: 0, path },
+            PathSegment { from_interval: 60, path: narrow },
+            PathSegment { from_interval: 120, path },
+        ],
+        ..ModelScenario::steady("change", "", path)
+    };
+    let is_probe = |reason: &ChangeReason| {
+        use ChangeReason::{Doubling, Narrowing, Probing};
+        matches!(reason, Doubling { .. } | Narrowing { .. } | Probing { .. })
+    };
+    for seed in 0..20 {
+        let trace = run(&scenario, vec![ControllerKind::Knee.transfer(&scenario)], seed).remove(0);
+        let reached = trace.rate_bps[120..].iter().position(|rate| *rate >= 360e6);
+        let until = 120 + reached.expect("the best rate is reached");
+        let probes = trace.steps[120..until].iter().filter(|(_, one)| is_probe(&one.reason));
+        let probes = probes.count();
+        println!("seed {seed}: {probes} probes, {} intervals", until - 120);
+        assert!(probes <= PROBES_MAX, "seed {seed}: {probes} probes until {until}");
+    }
 }
