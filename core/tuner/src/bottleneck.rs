@@ -90,12 +90,12 @@ impl BindingLimit {
         }
     }
 
-    /// Returns the setting of the host to raise, where one binds.
+    /// Returns the command that explains the setting of a host that binds, and at which end.
     #[must_use]
-    pub const fn host_setting(self) -> Option<&'static str> {
+    pub const fn host_rule(self) -> Option<&'static str> {
         match self {
-            Self::ReceiveWindow => Some("net.ipv4.tcp_rmem"),
-            Self::SendBuffer => Some("net.ipv4.tcp_wmem"),
+            Self::ReceiveWindow => Some("penstock host explain tcp-rmem, at the receiver"),
+            Self::SendBuffer => Some("penstock host explain tcp-wmem, at the sender"),
             _ => None,
         }
     }

@@ -37,6 +37,17 @@ impl fmt::Display for StageChange {
     }
 }
 
+/// Limit that binds, with the setting of a host behind it.
+struct Binding(BindingLimit);
+
+impl fmt::Display for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(limit) = self;
+        write!(f, "{limit} binds")?;
+        limit.host_rule().map_or(Ok(()), |rule| write!(f, " ({rule})"))
+    }
+}
+
 /// Number of intervals in words.
 struct Intervals(u32);
 
@@ -140,7 +151,7 @@ impl fmt::Display for ChangeReason {
             Self::Joining => f.write_str(
                 "Measures the rate at these settings over several intervals, in each of which few bytes arrive.",
             ),
-            Self::Holding { limit } => write!(f, "Keeps the settings; {limit} binds."),
+            Self::Holding { limit } => write!(f, "Keeps the settings; {}.", Binding(*limit)),
             Self::Bound { limit } => {
                 write!(f, "Keeps the settings: {limit} binds, which more workers cannot move.")
             }
@@ -150,7 +161,7 @@ impl fmt::Display for ChangeReason {
                  ended with these."
             ),
             Self::Doubling { change, limit } => {
-                write!(f, "Tries {change}, because {limit} binds.")
+                write!(f, "Tries {change}, because {}.", Binding(*limit))
             }
             Self::Gained { change, gain_percent, elasticity } => write!(
                 f,
@@ -224,6 +235,14 @@ impl fmt::Display for ChangeReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn host_setting_names_its_rule() {
+        let text = |limit| ChangeReason::Holding { limit }.to_string();
+        assert!(text(BindingLimit::ReceiveWindow).contains("(penstock host explain tcp-rmem"));
+        assert!(text(BindingLimit::SendBuffer).contains("(penstock host explain tcp-wmem"));
+        assert_eq!(text(BindingLimit::Path), "Keeps the settings; the path binds.");
+    }
 
     #[test]
     fn one_interval_is_singular() {
