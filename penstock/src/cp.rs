@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use clap::{Args, ValueEnum};
 use penstock_host::placement::{self, NumaPlacement, Placement, PlacementPolicy};
-use penstock_mover::Engine;
+use penstock_mover::{Engine, TuningMode};
 use penstock_protocol::digest::Algorithm;
 use penstock_units::{BitRate, ByteCount, parse_duration};
 
@@ -190,6 +190,17 @@ pub(crate) enum Tune {
     Off,
     /// Keeps the numbers, and lists what would be tried.
     Observe,
+}
+
+impl Tune {
+    /// Mode of the tuner.
+    pub(crate) const fn mode(self) -> TuningMode {
+        match self {
+            Self::Auto => TuningMode::Auto,
+            Self::Off => TuningMode::Off,
+            Self::Observe => TuningMode::Observe,
+        }
+    }
 }
 
 /// Protection of data streams.

@@ -12,7 +12,7 @@ use penstock_agent::http::tuning::{RateForecastFacts, TuningFacts};
 use penstock_agent::submitted::TransferStatus;
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 
-use crate::cp::transport_line;
+use crate::cp::{Tune, transport_line};
 use crate::credentials::{self, AgentAddress, Service};
 use crate::exit::{Code, CommandFailure, OrExit, say};
 use crate::json::copy::{Changed, Copy, TransferListJson};
@@ -70,7 +70,7 @@ enum TransferCommand {
     },
     /// Change a running transfer; settings that are not given stay
     #[command(
-        after_help = "Examples:\n  penstock transfers set 7 --rate 2G --streams 8 --writers 2"
+        after_help = "Examples:\n  penstock transfers set 7 --rate 2G --streams 8 --writers 2\n  penstock transfers set cp4711 --tune off"
     )]
     Set(Set),
     /// End a transfer; the same copy resumes later
@@ -98,6 +98,10 @@ struct Set {
     /// Writer threads per device
     #[arg(long, value_name = "N", value_parser = numbers::threads)]
     writers: Option<NonZeroU16>,
+    /// Adjust streams, readers and writers from those in place on (auto), return to the default (off), or to it and list what
+    /// would be tried (observe)
+    #[arg(long, value_enum, value_name = "MODE", hide_possible_values = true)]
+    tune: Option<Tune>,
 }
 
 /// Id on the command line.
@@ -137,12 +141,13 @@ pub(crate) fn run(args: TransfersArgs) -> Result<Code, CommandFailure> {
             let row = apply(http, id, &ControlRequest::Show, find)?;
             print_one(row, args.json, output)
         }
-        Some(TransferCommand::Set(Set { id, rate, streams, readers, writers })) => {
+        Some(TransferCommand::Set(Set { id, rate, streams, readers, writers, tune })) => {
             let rate_bps = rate.map(|rate| rate.0);
-            let change = TransferChange { rate_bps, streams, readers, writers };
+            let tune = tune.map(Tune::mode);
+            let change = TransferChange { rate_bps, streams, readers, writers, tune };
             if change == TransferChange::default() {
                 let error = anyhow::anyhow!(
-                    "nothing to change: give --rate, --streams, --readers or --writers"
+                    "nothing to change: give --rate, --streams, --readers, --writers or --tune"
                 );
                 return Err(CommandFailure::new(Code::Usage, error));
             }

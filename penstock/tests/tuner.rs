@@ -347,6 +347,29 @@ fn streams_set_by_hand_stay() {
 }
 
 #[test]
+fn running_copy_switches_tuner() {
+    let path = CappedPath::new(323, 8);
+    let (mut client, id) = path.start(&[]);
+    wait_until("it is switched off", REASON_TIMEOUT, || {
+        assert!(!client.is_over(), "the copy ends before it is changed");
+        let set = run(path.env.penstock().args(["transfers", "set", &id, "--tune", "off"]));
+        (set.code == 0).then_some(())
+    });
+    let done = client.wait().good();
+    let ended = done.json["tuning"]["ended"].as_str().unwrap();
+    assert!(ended.contains("switched off by hand"), "{ended}");
+    // A number that the command names is kept, and the request says so.
+    let path = CappedPath::new(324, 8);
+    let (mut client, id) = path.start(&["--streams", "2"]);
+    wait_until("it is refused", REASON_TIMEOUT, || {
+        assert!(!client.is_over(), "the copy ends before it is changed");
+        let set = run(path.env.penstock().args(["transfers", "set", &id, "--tune", "auto"]));
+        set.error.contains("--streams names a number").then_some(())
+    });
+    client.wait().good();
+}
+
+#[test]
 fn stalled_path_keeps_streams() {
     let path = CappedPath::new(308, 32);
     let (mut client, id) = path.start(&[]);
@@ -542,20 +565,52 @@ fn transfers_of_agent_share_streams() {
 
 #[test]
 fn operator_switches_tuner_off() {
-    let path = SendingAgent::new(313, 128, "");
+    let path = SendingAgent::new(313, 256, "");
     let id = path.submit(json!({}));
     path.wait_for_reason(id, "Tries streams");
     let file = path.near.path("penstock.toml");
-    std::fs::write(file, "[tuning]\nmode = \"off\"\n").unwrap();
+    std::fs::write(&file, "[tuning]\nmode = \"off\"\n").unwrap();
     path.agent.signal("HUP");
     path.wait_for_reason(id, "the operator has switched the tuner off");
     wait_until("the default is restored", REASON_TIMEOUT, || {
         (path.show(id)["streams"] == default_streams()).then_some(())
     });
+    std::fs::write(&file, "[tuning]\nmode = \"auto\"\n").unwrap();
+    path.agent.signal("HUP");
+    wait_until("the running transfer is tuned again", REASON_TIMEOUT, || {
+        (path.show(id)["streams"].as_u64() > Some(default_streams())).then_some(())
+    });
     path.transfers(&["cancel", &id.to_string()]).good();
+    std::fs::write(&file, "[tuning]\nmode = \"off\"\n").unwrap();
+    path.agent.signal("HUP");
     let later = path.submit(json!({"rate_bps": 1_000_000}));
     path.wait_for_reason(later, "the operator has switched the tuner off");
     assert_eq!(path.tuning(later)["mode"], "off");
+    path.transfers(&["cancel", &later.to_string()]).good();
+}
+
+#[test]
+fn transfer_switches_tuner_on_again() {
+    let path = SendingAgent::new(325, 256, "");
+    let id = path.submit(json!({}));
+    path.wait_for_reason(id, "Tries streams");
+    let name = id.to_string();
+    let set = |words: &[&str]| path.transfers(&[&["set", &name][..], words].concat());
+    set(&["--streams", "1"]).good();
+    path.wait_for_reason(id, "the streams were changed by hand");
+    wait_until("the others end", REASON_TIMEOUT, || (path.show(id)["streams"] == 1).then_some(()));
+    set(&["--tune", "off"]).good();
+    assert_eq!(path.show(id)["streams"], 1);
+    set(&["--tune", "auto"]).good();
+    wait_until("the search goes on", REASON_TIMEOUT, || {
+        (path.show(id)["streams"].as_u64() > Some(default_streams())).then_some(())
+    });
+    set(&["--tune", "off"]).good();
+    path.wait_for_reason(id, "switched off by hand");
+    wait_until("the default is restored", REASON_TIMEOUT, || {
+        (path.show(id)["streams"] == default_streams()).then_some(())
+    });
+    path.transfers(&["cancel", &id.to_string()]).good();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use penstock_agent::http::api::{TransferChange, TransferFacts, non_empty};
 use penstock_agent::running_forecast::RateForecaster;
 use penstock_agent::submitted::TransferStatus;
@@ -165,6 +165,13 @@ impl RunningCopy {
             readers: change.readers.map(Into::into),
             writers: change.writers.map(Into::into),
         };
+        if let Some(mode) = change.tune {
+            let switched = match self {
+                Self::Remote { transfer, .. } => transfer.set_tuning(mode),
+                _ => Err(self.tuning_report().ended.unwrap_or_default()),
+            };
+            switched.map_err(|reason| anyhow!("the copy keeps its streams: {reason}"))?;
+        }
         match self {
             Self::Remote { transfer, .. } => transfer.change(settings),
             Self::ThirdParty { transfer, .. } => transfer.change(settings),

@@ -63,7 +63,7 @@ impl RunningCopy {
         self.tuning_report().samples
     }
 
-    fn tuning_report(&self) -> TuningReport {
+    pub(super) fn tuning_report(&self) -> TuningReport {
         match self {
             Self::Remote { transfer, .. } => transfer.tuning(),
             Self::ThirdParty { .. } => TuningReport::kept(

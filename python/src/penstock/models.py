@@ -239,6 +239,10 @@ class Change:
     """Reader threads per device."""
     streams: int | None = None
     """Number of data streams."""
+    tune: Literal["auto", "history", "observe", "off"] | None = None
+    """Use of the tuner from now on, at most that of the agent's operator. All but off go on from the
+    streams, readers and writers in place, whoever set them
+    """
     writers: int | None = None
     """Writer threads per device."""
 
@@ -249,6 +253,7 @@ class Change:
             rate_bps=data.get("rate_bps"),
             readers=data.get("readers"),
             streams=data.get("streams"),
+            tune=data.get("tune"),
             writers=data.get("writers"),
         )
 
@@ -261,6 +266,8 @@ class Change:
             data["readers"] = self.readers
         if self.streams is not None:
             data["streams"] = self.streams
+        if self.tune is not None:
+            data["tune"] = self.tune
         if self.writers is not None:
             data["writers"] = self.writers
         return data

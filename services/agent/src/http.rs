@@ -30,7 +30,8 @@ use penstock_http::server::ConnectionTracker;
 use penstock_http::{MetricWriter, ServiceRole};
 use penstock_identity::Identity;
 use penstock_mover::{
-    Agent, AgentCounters, AgentLimits, ListedTransfer, TuningReport, UnknownTransfer,
+    Agent, AgentCounters, AgentLimits, ListedTransfer, TuningChangeError, TuningMode, TuningReport,
+    UnknownTransfer,
 };
 use penstock_protocol::control::Settings;
 use utoipa::openapi::OpenApi;
@@ -54,6 +55,9 @@ pub enum TransferControlError {
     /// It has ended, or never was.
     #[error(transparent)]
     Unknown(#[from] UnknownTransfer),
+    /// Its tuner cannot be switched.
+    #[error(transparent)]
+    Tuning(#[from] TuningChangeError),
     /// The node has no mover.
     #[error("there is no transfer {0}: this node does not play the role agent")]
     NoAgent(u64),
@@ -73,6 +77,11 @@ pub trait MoverControl: Send + Sync + std::fmt::Debug + 'static {
     /// # Errors
     /// When it has ended.
     fn cancel(&self, id: u64, reason: &str) -> Result<(), TransferControlError>;
+    /// Lets the tuner of a running transfer do at most this.
+    ///
+    /// # Errors
+    /// When it has ended, or its streams are not tuned.
+    fn set_tuning(&self, id: u64, mode: TuningMode) -> Result<(), TransferControlError>;
     /// Decisions about the streams of a transfer that runs or ended recently.
     fn tuning(&self, id: u64) -> Option<TuningReport>;
     /// Counters since the start.
@@ -88,6 +97,9 @@ impl MoverControl for Agent {
     }
     fn cancel(&self, id: u64, reason: &str) -> Result<(), TransferControlError> {
         Ok(self.cancel(id, reason)?)
+    }
+    fn set_tuning(&self, id: u64, mode: TuningMode) -> Result<(), TransferControlError> {
+        Ok(self.set_tuning(id, mode)?)
     }
     fn tuning(&self, id: u64) -> Option<TuningReport> {
         self.tuning(id)
@@ -109,6 +121,9 @@ impl MoverControl for NoMover {
         Err(TransferControlError::NoAgent(id))
     }
     fn cancel(&self, id: u64, _: &str) -> Result<(), TransferControlError> {
+        self.set(id, Settings::default())
+    }
+    fn set_tuning(&self, id: u64, _: TuningMode) -> Result<(), TransferControlError> {
         self.set(id, Settings::default())
     }
     fn tuning(&self, _: u64) -> Option<TuningReport> {

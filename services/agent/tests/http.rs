@@ -29,7 +29,10 @@ use penstock_http::access::ReadPolicy;
 use penstock_http::server::{self, ConnectionTracker};
 use penstock_http::{BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX};
 use penstock_identity::{Fingerprint, Identity};
-use penstock_mover::{AgentCounters, AgentLimits, ListedTransfer, TuningReport, UnknownTransfer};
+use penstock_mover::{
+    AgentCounters, AgentLimits, ListedTransfer, TuningChangeError, TuningMode, TuningReport,
+    UnknownTransfer,
+};
 use penstock_protocol::control::Settings;
 use penstock_testkit::http::TestRequest;
 use penstock_testkit::raw;
@@ -62,6 +65,9 @@ impl MoverControl for RecordingMover {
     fn cancel(&self, id: u64, _reason: &str) -> Result<(), TransferControlError> {
         self.0.lock().unwrap().push((id + 1000, Settings::default()));
         Ok(())
+    }
+    fn set_tuning(&self, id: u64, _: TuningMode) -> Result<(), TransferControlError> {
+        Err(TuningChangeError::Kept(id, "this end receives").into())
     }
     fn tuning(&self, id: u64) -> Option<TuningReport> {
         (id == 1).then(|| TuningReport::kept("its client chooses the streams"))
@@ -240,6 +246,7 @@ fn owner_lists_changes_and_cancels_transfers() {
         streams: Some(8.try_into().unwrap()),
         ..TransferChange::default()
     };
+    let switched = TransferChange { tune: Some(TuningMode::Auto), ..change };
     assert_eq!(client.change(1, &change).unwrap().id, 1);
     let expected =
         Settings { rate_bps: Some(2_000_000_000), streams: Some(8), ..Settings::default() };
@@ -249,6 +256,7 @@ fn owner_lists_changes_and_cancels_transfers() {
     for (result, status) in [
         (client.change(2, &change), 409),
         (client.change(3, &change), 404),
+        (client.change(1, &switched), 409),
         (client.cancel(3), 404),
         (client.change(1, &TransferChange::default()), 400),
     ] {

@@ -80,6 +80,7 @@ pub use server::gateway::{GatewayRequest, GatewayTransfer};
 pub use server::initiated::{FetchRequest, InitiatedTransfer, SendFileRequest, SendRequest};
 pub use server::limits::AgentLimits;
 pub use server::listing::{ListedTransfer, TransferDirection};
+pub use server::tuning::TuningChangeError;
 pub use session::control::{ControlEndpoint, ProtocolFault};
 pub use session::counters::AgentCounters;
 pub use session::gatekeeper::{Caller, ExportSpace, Gatekeeper, ResolvedPath};

@@ -9,7 +9,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
-use penstock_mover::{ListedTransfer, STREAMS_MAX, THREADS_PER_DEVICE_MAX};
+use penstock_mover::{ListedTransfer, STREAMS_MAX, THREADS_PER_DEVICE_MAX, TuningMode};
 use penstock_protocol::control::Settings;
 use penstock_scitags::Scitag;
 use serde::{Deserialize, Serialize};
@@ -20,8 +20,8 @@ use penstock_http::documented_values::{list_values, tag_role};
 use penstock_http::tokens::bearer;
 use penstock_http::{ProblemDetails, QueryParams, RawQuery, Refused};
 
-use super::AgentApi;
 use super::client::TransferClient;
+use super::{AgentApi, TransferControlError};
 use crate::registry::ActiveRegistry;
 use crate::submitted::{FailedFile, TransferStatus};
 
@@ -269,6 +269,21 @@ pub struct TransferChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u16>, minimum = 1, maximum = 64)]
     pub writers: Option<NonZeroU16>,
+    /// Use of the tuner from now on, at most that of the agent's operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = changed_tune_schema)]
+    pub tune: Option<TuningMode>,
+}
+
+fn changed_tune_schema() -> utoipa::openapi::schema::Object {
+    utoipa::openapi::schema::ObjectBuilder::new()
+        .schema_type(utoipa::openapi::schema::Type::String)
+        .enum_values(Some(TuningMode::ALL.map(TuningMode::name)))
+        .description(Some(
+            "Use of the tuner from now on, at most that of the agent's operator. All but off go on from the streams, readers and \
+             writers in place, whoever set them",
+        ))
+        .build()
 }
 
 /// A value of a change that is above its limit.
@@ -481,7 +496,7 @@ pub(super) async fn change(
         .map_err(|error| ProblemDetails::bad_request(format!("cannot read the change: {error}")))?;
     if change == TransferChange::default() {
         return Err(ProblemDetails::bad_request(
-            "nothing to change: give rate_bps, streams, readers or writers",
+            "nothing to change: give rate_bps, streams, readers, writers or tune",
         ));
     }
     change.check().map_err(|error| ProblemDetails::bad_request(error.to_string()))?;
@@ -493,9 +508,12 @@ pub(super) async fn change(
         writers: change.writers.map(u16::from),
     };
     tracing::info!(transfer = id, ?change, "changed by {}", client.name());
-    api.mover
-        .set(id, settings)
-        .map_err(|error| ProblemDetails::new(StatusCode::CONFLICT, error.to_string()))?;
+    let conflict =
+        |error: TransferControlError| ProblemDetails::new(StatusCode::CONFLICT, error.to_string());
+    if let Some(mode) = change.tune {
+        api.mover.set_tuning(id, mode).map_err(conflict)?;
+    }
+    api.mover.set(id, settings).map_err(conflict)?;
     find(&api, &client, id).map(Json)
 }
 

@@ -1,7 +1,7 @@
 //! Tuner of one transfer: samples its sending end, and says how many streams, readers and writers it should have.
 //!
 //! The caller ticks it and changes the settings: a retired stream ends after its block, and any block may use any stream.
-//! Settings that someone else changes meanwhile end it: the operator's word counts. An order may set the number of streams
+//! Settings that someone else changes meanwhile end it: the operator's word counts, until a request switches it on. An order may set the number of streams
 //! to begin with and not to exceed. Transfers that share a search share its streams, readers and writers.
 
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use penstock_tuner::{
 };
 
 use super::host_searches::{SearchLimits, SearchMembership, SharedAnswer};
-use super::stream_tuning::{KnownStreams, SharingBounds, TuningBounds, TuningReport};
+use super::stream_tuning::{KnownStreams, RECEIVES, SharingBounds, TuningBounds, TuningReport};
 use crate::endpoint::end::Endpoint;
 use crate::endpoint::tuning_meter::TuningMeter;
 
@@ -39,7 +39,10 @@ const SAMPLES_MAX: usize = 512;
 const SUGGESTION_INTERVALS: u32 = 20;
 
 /// Reason of an agent whose operator wants no tuner.
-pub(crate) const SWITCHED_OFF: &str = "the operator has switched the tuner off ([tuning] mode)";
+const SWITCHED_OFF: &str = "the operator has switched the tuner off ([tuning] mode)";
+
+/// Reason of a transfer whose tuner alone is off.
+const SET_OFF: &str = "the tuner of this transfer was switched off by hand (transfers set --tune)";
 
 /// Reason of a transfer that keeps the streams of the history.
 const HISTORY_KEEPS: &str = "the streams of earlier transfers are kept (tuning mode history)";
@@ -140,6 +143,10 @@ fn merge(pair: &[RatePoint]) -> RatePoint {
 #[derive(Debug)]
 pub(super) struct AutoTuner {
     mode: TuningMode,
+    /// Most that it may do by a request for this transfer, which may change while it runs.
+    asked: TuningMode,
+    /// True until the settings in place, whoever set them, are taken over.
+    takes_over: bool,
     /// Search of this transfer alone.
     controller: KneeController,
     /// Search that it shares.
@@ -209,6 +216,8 @@ impl AutoTuner {
         let limits = limits_of(Parallelism::streams(TUNED_STREAMS_MAX), start);
         Self {
             mode: TuningMode::Auto,
+            asked: TuningMode::Auto,
+            takes_over: false,
             controller: KneeController::new(warm_start(start, known), limits),
             shared,
             is_sharing: false,
@@ -242,13 +251,17 @@ impl AutoTuner {
             return None;
         }
         let Endpoint::Send(sender) = end else {
-            self.ended = Some("this end receives: the sender keeps its streams");
+            self.ended = Some(RECEIVES);
             return None;
         };
         let session = end.session();
         let work = &sender.0.work;
         let workers = work.workers();
         let workers_max = self.begin_with(workers, |stage| work.may_tune(stage));
+        if std::mem::take(&mut self.takes_over) {
+            self.wanted = workers;
+            self.go_on();
+        }
         if self.meter.has_sampled(session.id) && workers != self.wanted {
             self.ended = Some(match self.wanted {
                 Parallelism { streams, .. } if streams != workers.streams => {
@@ -262,13 +275,11 @@ impl AutoTuner {
             self.leave();
             return None;
         }
-        if bounds.mode != self.mode
-            && let Some(target) = self.switch(bounds.mode)
+        let mode = bounds.mode.min(self.asked);
+        if mode != self.mode
+            && let Some(target) = self.switch(mode)
         {
             return Some(changes(workers, target));
-        }
-        if self.mode == TuningMode::Off {
-            return None;
         }
         // A stream without a block waits.
         let blocks = u16::try_from(session.pool.limit()).unwrap_or(u16::MAX);
@@ -299,6 +310,9 @@ impl AutoTuner {
             samples.pop_front();
         }
         samples.push_back(sample);
+        if self.mode == TuningMode::Off {
+            return None;
+        }
         if self.silent > 0 {
             self.silent -= 1;
             return None;
@@ -432,8 +446,7 @@ impl AutoTuner {
                 self.go_on();
                 return None;
             }
-            TuningMode::Observe => {}
-            TuningMode::Off => self.ended = Some(SWITCHED_OFF),
+            TuningMode::Observe | TuningMode::Off => {}
         }
         if self.wanted == self.start {
             return None;
@@ -443,11 +456,28 @@ impl AutoTuner {
         Some(self.start)
     }
 
+    /// Takes a request for this transfer to do at most this. Whoever changed the settings by hand, a tuner that is switched on
+    /// goes on from those in place.
+    ///
+    /// # Errors
+    /// The reason why no decisions can follow.
+    pub(super) fn ask(&mut self, mode: TuningMode) -> Result<(), &'static str> {
+        if let Some(RECEIVES) = self.ended {
+            return Err(RECEIVES);
+        }
+        self.asked = mode;
+        if mode > TuningMode::Off {
+            self.ended = None;
+            self.takes_over = true;
+        }
+        Ok(())
+    }
+
     /// Begins anew with the streams of an order, and exceeds them no more. Returns false where the caller keeps to the
     /// number, because no decisions follow.
     pub(super) fn allot(&mut self, streams: u16) -> bool {
         if self.allotted_max == Some(streams) {
-            return self.ended.is_none();
+            return self.ended.is_none() && self.mode != TuningMode::Off;
         }
         self.allotted_max = Some(streams);
         self.known = None;
@@ -474,17 +504,22 @@ impl AutoTuner {
             true => HISTORY_KEEPS,
             false => HISTORY_LACKS,
         };
-        let is_kept = self.mode == TuningMode::History;
+        let of_mode = || match self.mode {
+            TuningMode::Off if self.asked == TuningMode::Off => Some(SET_OFF),
+            TuningMode::Off => Some(SWITCHED_OFF),
+            TuningMode::History => Some(of_history()),
+            TuningMode::Observe | TuningMode::Auto => None,
+        };
         TuningReport {
             mode: self.mode,
-            ended: self.ended.or_else(|| is_kept.then(of_history)),
+            ended: self.ended.or_else(of_mode),
             latest: self.latest.clone(),
             records: self.records.clone(),
             left_out: self.left_out,
             series: self.series.points.clone(),
-            samples: match self.ended {
-                Some(_) => Arc::default(),
-                None => Arc::clone(&self.samples),
+            samples: match self.ended.is_some() || self.mode == TuningMode::Off {
+                true => Arc::default(),
+                false => Arc::clone(&self.samples),
             },
         }
     }
@@ -581,11 +616,28 @@ mod tests {
     }
 
     #[test]
+    fn request_resumes_ended_tuner() {
+        let mut tuner = AutoTuner::new(4, None, None);
+        assert_eq!(tuner.ask(TuningMode::Off), Ok(()));
+        tuner.switch(TuningMode::Off);
+        assert_eq!(tuner.report().ended, Some(SET_OFF));
+        tuner.ended = Some("the streams were changed by hand");
+        assert_eq!(tuner.ask(TuningMode::Off), Ok(()));
+        assert!(tuner.ended.is_some() && !tuner.takes_over);
+        assert_eq!(tuner.ask(TuningMode::Auto), Ok(()));
+        assert!(tuner.ended.is_none() && tuner.takes_over);
+        tuner.ended = Some(RECEIVES);
+        assert_eq!(tuner.ask(TuningMode::Auto), Err(RECEIVES));
+    }
+
+    #[test]
     fn switched_off_tuner_restores_start() {
         let mut tuner = AutoTuner::new(4, None, None);
         tuner.wanted.streams = 16;
         assert_eq!(tuner.switch(TuningMode::Off), Some(Parallelism::streams(4)));
-        assert!(tuner.ended.unwrap().contains("[tuning] mode"));
+        assert_eq!(tuner.report().ended, Some(SWITCHED_OFF));
+        assert_eq!(tuner.switch(TuningMode::Auto), None);
+        assert_eq!(tuner.report().ended, None, "it searches again");
         let mut fresh = AutoTuner::new(4, None, None);
         assert_eq!(fresh.switch(TuningMode::Observe), None);
     }

@@ -12,6 +12,7 @@ use penstock_protocol::link::ControlLink;
 use penstock_protocol::open::{Mark, Opened, Request};
 use penstock_protocol::proof::Nonces;
 use penstock_sys::event::EventFd;
+use penstock_tuner::TuningMode;
 
 use super::auto_tuner::AutoTuner;
 use super::stream_transports::StreamTransports;
@@ -230,6 +231,17 @@ impl ClientTransfer {
         let mut tuner = lock(tuner);
         settings.streams = settings.streams.filter(|streams| !tuner.allot(*streams));
         self.shared.change(settings);
+    }
+
+    /// Lets its tuner do at most this from now on.
+    ///
+    /// # Errors
+    /// The reason why its streams are not tuned.
+    pub fn set_tuning(&self, mode: TuningMode) -> Result<(), &'static str> {
+        match &self.shared.tuner {
+            Some(tuner) => lock(tuner).ask(mode),
+            None => Err(self.shared.plan.tuning.reason_to_keep()),
+        }
     }
 
     /// Decisions about its streams, or the reason why there are none.

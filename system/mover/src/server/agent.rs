@@ -216,7 +216,7 @@ impl Agent {
         all
     }
 
-    fn find(&self, id: u64) -> Result<Arc<ActiveSession>, UnknownTransfer> {
+    pub(super) fn find(&self, id: u64) -> Result<Arc<ActiveSession>, UnknownTransfer> {
         lock(&self.0.sessions)
             .values()
             .find(|running| running.id == id)

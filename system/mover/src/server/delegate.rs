@@ -18,6 +18,7 @@ use penstock_protocol::third_party::{
 };
 use penstock_protocol::wire::{self, WireFormat};
 use penstock_sys::event::EventFd;
+use penstock_tuner::TuningMode;
 
 use super::ended_log::dialed_host;
 use crate::base::lock::lock;
@@ -118,6 +119,11 @@ impl Delegate {
         };
         let transfer = ClientTransfer::start(plan).map_err(refuse)?;
         Ok(Self { transfer, transport, sent: Mutex::default() })
+    }
+
+    /// Lets its tuner do at most this from now on.
+    pub(crate) fn set_tuning(&self, mode: TuningMode) -> Result<(), &'static str> {
+        self.transfer.set_tuning(mode)
     }
 
     /// Decisions about its streams, or the reason why there are none.

@@ -459,6 +459,14 @@ impl InitiatedTransfer {
         settings
     }
 
+    /// Lets its tuner do at most this, within the mode of the operator.
+    ///
+    /// # Errors
+    /// The reason why its streams are not tuned.
+    pub fn set_tuning(&self, mode: TuningMode) -> Result<(), &'static str> {
+        self.transfer.set_tuning(mode)
+    }
+
     /// Decisions about its streams, or the reason why there are none.
     #[must_use]
     pub fn tuning(&self) -> TuningReport {

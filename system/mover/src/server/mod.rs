@@ -16,4 +16,4 @@ pub(crate) mod listing;
 mod memory;
 mod pending_connections;
 mod start_conditions;
-mod tuning;
+pub(crate) mod tuning;

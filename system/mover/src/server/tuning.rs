@@ -7,13 +7,12 @@ use penstock_protocol::digest::Algorithm;
 use penstock_protocol::open::Options;
 use penstock_tuner::TuningMode;
 
-use super::agent::{Agent, AgentInner};
+use super::agent::{Agent, AgentInner, UnknownTransfer};
 use super::delegate::Delegate;
 use super::ended_log::dialed_host;
 use super::limits::AgentLimits;
 use crate::base::limits::{STREAMS_DEFAULT, default_streams};
 use crate::base::lock::lock;
-use crate::client::auto_tuner::SWITCHED_OFF;
 use crate::client::host_searches::SearchMembership;
 use crate::client::stream_tuning::{
     GATEWAY, KnownStreams, SharedSearch, SharingBounds, StreamTuning, TuningBounds, TuningReport,
@@ -26,7 +25,37 @@ const CLIENT: &str = "its client chooses the streams: penstock transfers show --
 const NAMED: &str = "its client names a number of streams, or --tune off";
 const ASKED_OFF: &str = "its request switches the tuner off";
 
+/// Error of a request to switch the tuner of a transfer on or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TuningChangeError {
+    /// No such transfer runs here.
+    #[error(transparent)]
+    Unknown(#[from] UnknownTransfer),
+    /// Its streams are not tuned.
+    #[error("transfer {0} keeps its streams: {1}")]
+    Kept(u64, &'static str),
+}
+
 impl Agent {
+    /// Lets the tuner of a running transfer do at most this, within the mode of the operator.
+    ///
+    /// # Errors
+    /// If no such transfer runs, or its streams are not tuned here.
+    pub fn set_tuning(&self, id: u64, mode: TuningMode) -> Result<(), TuningChangeError> {
+        let kept = |reason| TuningChangeError::Kept(id, reason);
+        let initiated = lock(&self.0.initiated).get(&id).cloned();
+        if let Some(one) = initiated {
+            return one.set_tuning(mode).map_err(kept);
+        }
+        if self.0.gateway_transfer(id).is_some() {
+            return Err(kept(GATEWAY));
+        }
+        match &self.find(id)?.delegate {
+            Some(delegate) => delegate.set_tuning(mode).map_err(kept),
+            None => Err(kept(CLIENT)),
+        }
+    }
+
     /// Decisions about the streams of a transfer that runs or ended recently, or the reason why there are none.
     #[must_use]
     pub fn tuning(&self, id: u64) -> Option<TuningReport> {
@@ -125,9 +154,6 @@ impl AgentInner {
     ) -> StreamTuning {
         if asked == TuningMode::Off {
             return StreamTuning::Kept(ASKED_OFF);
-        }
-        if lock(&self.limits).tuning == TuningMode::Off {
-            return StreamTuning::Kept(SWITCHED_OFF);
         }
         if !algorithm.combines() {
             return StreamTuning::Kept("the digest needs the order of the file, and so one stream");
