@@ -1,8 +1,9 @@
 """Copies files for some seconds, and prints what arrived meanwhile.
 
-    python3 copy_for.py PENSTOCK auto|off|falcon|STREAMS[/READERS] SECONDS COUNTxBYTES[,COUNTxBYTES...] READ_MBPS
+    python3 copy_for.py PENSTOCK auto|off|falcon|STREAMS[/READERS] SECONDS COUNTxBYTES[,COUNTxBYTES...] READ_MBPS CONGESTION
 
-With a READ_MBPS other than 0 each read in flight has this rate, of files in one folder.
+With a READ_MBPS other than 0 each read in flight has this rate, of files in one folder. CONGESTION is cubic or another
+congestion control of the copy, or "-" for that of the machine.
 """
 
 import json
@@ -100,7 +101,7 @@ def main():
     sets = [tuple(map(int, one.split("x"))) for one in sys.argv[4].split(",")]
     source = LAB / "in"
     write_files(source, sets)
-    read_mbps, slow = sys.argv[5], None
+    read_mbps, congestion, slow = sys.argv[5], sys.argv[6], None
     if float(read_mbps) > 0:
         (folder,) = source.iterdir()
         slow, mountpoint = slow_reads(folder, read_mbps)
@@ -108,6 +109,7 @@ def main():
     streams, _, readers = mode.partition("/")
     options += {"auto": [], "off": ["--tune", "off"], "falcon": ["--tune", "off"]}.get(mode, ["--streams", streams])
     options += ["--readers", readers] if readers else []
+    options += [] if congestion == "-" else ["--congestion", congestion]
     command = [PENSTOCK, "cp", "--json", *options, str(mountpoint if slow else source), "penstock://[target-eth0]:8620/"]
     output = LAB / "copy.json"
     copy = subprocess.Popen(command, env=ENVIRONMENT, stdout=output.open("w"), stderr=subprocess.DEVNULL)
