@@ -1,4 +1,4 @@
-//! Parsing and formatting of quantities: bytes (`4MiB`), bit rates (`10G`), durations (`65ms`).
+//! Parsing and formatting of quantities: bytes (`4MiB`), bit rates (`10G`), durations (`65ms`), and of DSCP (`af31`).
 //!
 //! Prefixes are SI (`k M G T P`, powers of 1000) or binary (`Ki Mi Gi Ti Pi`, powers of 1024), for sizes and rates alike.
 //! Fractions are accepted and rounded to a whole number of units (`1.5G`). Parsing never panics; every error names the
@@ -11,6 +11,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use dscp::{Dscp, ParseDscpError};
+
+mod dscp;
 
 /// A text that does not parse as the expected quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
