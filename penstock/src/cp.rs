@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use penstock_host::placement::{self, NumaPlacement, Placement, PlacementPolicy};
 use penstock_mover::{Engine, TuningMode};
 use penstock_protocol::digest::Algorithm;
-use penstock_units::{BitRate, ByteCount, parse_duration};
+use penstock_units::{BitRate, ByteCount, Dscp, parse_duration};
 
 use crate::exit::{Code, CommandFailure, OrExit};
 use crate::numbers;
@@ -72,6 +72,10 @@ pub(crate) struct CpArgs {
     /// --protect integrity
     #[arg(long, value_enum, value_name = "NAME", default_value_t = CopyTransport::Tcp)]
     pub transport: CopyTransport,
+    /// DSCP of the packets of data streams, in both directions: a name such as le, af31 or ef, or 0 to 63; agents allow le,
+    /// default and their own, unless their operator allows more
+    #[arg(long, value_name = "DSCP")]
+    pub dscp: Option<Dscp>,
     /// Scitag of the data: OWNER/ACTIVITY by name or number, or a scitag number
     #[arg(long, value_name = "OWNER/ACTIVITY")]
     pub scitag: Option<String>,

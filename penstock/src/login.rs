@@ -12,7 +12,9 @@ use penstock_agent::config::MOVER_PORT;
 use penstock_agent::http::api::ApiClientFacts;
 use penstock_agent::tokens::{TOKEN_BYTES_MAX, check_token};
 use penstock_identity::Fingerprint;
-use penstock_mover::{CleartextNetworks, CopyError, PeerConnector, TcpDial, TransportChoice};
+use penstock_mover::{
+    CleartextNetworks, CopyError, PeerConnector, StreamDscp, TcpDial, TransportChoice,
+};
 use penstock_protocol::open::{Protection, Refusal, RefusalKind};
 
 use crate::credentials::{self, AgentAddress, AgentCredentials, ClientCertificate};
@@ -267,6 +269,7 @@ fn ask(
         protection: Protection::Full,
         transport: TransportChoice::Tcp,
         cleartext: CleartextNetworks::default(),
+        dscp: StreamDscp::default(),
         give_up_after: Duration::ZERO,
     };
     Ok(contact.check())

@@ -3,6 +3,8 @@
 //! One request and one answer, each behind a four-byte length, inside TLS on a control connection.
 //! After a grant the connection carries the session's [`crate::link`].
 
+use penstock_units::Dscp;
+
 use crate::control::Settings;
 use crate::digest::Algorithm;
 use crate::proof::KEY_BYTES;
@@ -23,6 +25,22 @@ pub const FEATURE_TRANSPORT_AUTO: &str = "transport-auto";
 
 /// Feature of a third-party copy: as [`FEATURE_TRANSPORT_AUTO`], but the copy fails where RDMA is not possible.
 pub const FEATURE_TRANSPORT_RDMA: &str = "transport-rdma";
+
+/// Prefix of the feature by which the requester of a session asks for a DSCP, followed by its number.
+const FEATURE_DSCP_PREFIX: &str = "dscp-";
+
+/// Feature of a session: packets of its data streams carry `dscp` in both directions. An agent that sets it grants it.
+#[must_use]
+pub fn dscp_feature(dscp: Dscp) -> String {
+    format!("{FEATURE_DSCP_PREFIX}{}", dscp.number())
+}
+
+/// DSCP that features ask for or grant; the first where there are several.
+#[must_use]
+pub fn dscp_of_features(features: &[String]) -> Option<Dscp> {
+    let numbers = features.iter().filter_map(|name| name.strip_prefix(FEATURE_DSCP_PREFIX));
+    numbers.filter_map(|number| Dscp::new(number.parse().ok()?)).next()
+}
 
 /// Random identifier of a session.
 pub type SessionId = [u8; 16];
@@ -393,6 +411,20 @@ mod tests {
         assert_eq!(wire::decode(&wire::encode(&open)), Ok(open));
         let answer = Answer::Refused(Refusal::new(RefusalKind::Busy, "try later"));
         assert_eq!(wire::decode(&wire::encode(&answer)), Ok(answer));
+    }
+
+    #[test]
+    fn dscp_is_a_feature() {
+        let features =
+            |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        for number in 0..64 {
+            let dscp = Dscp::new(number);
+            let asked = [FEATURE_RDMA.to_owned(), dscp_feature(dscp.expect("below 64"))];
+            assert_eq!(dscp_of_features(&asked), dscp);
+        }
+        for names in [&["dscp-64"], &["dscp-"], &["dscp-ef"], &["dscp--1"], &["rdma"]] {
+            assert_eq!(dscp_of_features(&features(names)), None, "{names:?}");
+        }
     }
 
     proptest! {

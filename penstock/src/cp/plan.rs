@@ -9,8 +9,8 @@ use penstock_host::placement::NumaPlacement;
 use penstock_identity::{Fingerprint, tls_client_config};
 use penstock_mover::{
     CleartextNetworks, ClientTransfer, CopyError, Dial, Endpoint, MakeEnd, PeerConnector,
-    ResumeJournal, SenderControl, Session, SessionBuilder, SessionOrigin, StreamTuning, TcpDial,
-    ThirdPartyTransfer, TransferConfig, TransferTarget, TransportChoice, check_options,
+    ResumeJournal, SenderControl, Session, SessionBuilder, SessionOrigin, StreamDscp, StreamTuning,
+    TcpDial, ThirdPartyTransfer, TransferConfig, TransferTarget, TransportChoice, check_options,
     default_streams, target_at,
 };
 use penstock_protocol::control::Settings;
@@ -23,6 +23,7 @@ use penstock_protocol::open::{
 use penstock_protocol::proof::SessionKey;
 use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::Dir;
+use penstock_units::Dscp;
 
 use super::list;
 use super::local::{self, LocalCopy, UserGate};
@@ -123,6 +124,7 @@ pub(crate) fn start(
         .collect();
     refuse_list_over_copy(args, &from, &to, into_directory)?;
     refuse_impossible_rdma(args, local.len() == from.len(), &to)?;
+    refuse_impossible_dscp(args, local.len() == from.len(), &to)?;
     match (local.len() == from.len(), &to) {
         (true, Location::Local(target)) => {
             refuse_into_itself(&local, target)?;
@@ -310,6 +312,21 @@ fn refuse_impossible_rdma(args: &CpArgs, from_here: bool, to: &Location) -> Resu
     Err(usage(format!("--transport rdma {why}")))
 }
 
+/// Refuses `--dscp` where no packets of this command carry the data.
+fn refuse_impossible_dscp(args: &CpArgs, from_here: bool, to: &Location) -> Result<(), StartError> {
+    let why = match args.dscp {
+        None => return Ok(()),
+        Some(_) if from_here && matches!(to, Location::Local(_)) => {
+            "needs another host: a copy within this one has no packets"
+        }
+        Some(_) if args.via_ssh => {
+            "is not for packets of ssh: leave out --via-ssh, or set IPQoS of ssh (ssh_config(5))"
+        }
+        Some(_) => return Ok(()),
+    };
+    Err(usage(format!("--dscp {why}")))
+}
+
 /// Identifies transfers of the same sources and list from the same host, however they are spelled: two of them into one
 /// directory are the same transfer.
 pub(super) fn transfer_key(args: &CpArgs, list: Option<&PathList>) -> [u8; 16] {
@@ -437,8 +454,9 @@ pub(super) fn reach(
     let give_up_after = args.give_up_after;
     let transport = transport(args);
     let cleartext = CleartextNetworks::default();
+    let dscp = StreamDscp { requested: args.dscp, own: Dscp::DEFAULT };
     let contact =
-        PeerConnector { dial, tls, token, protection, transport, cleartext, give_up_after };
+        PeerConnector { dial, tls, token, protection, transport, cleartext, dscp, give_up_after };
     Ok(Reach { contact, fingerprint, address, remote })
 }
 

@@ -15,7 +15,8 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use penstock_identity::{Fingerprint, Identity};
 use penstock_mover::{
-    Agent, AgentConfig, AgentLimits, Caller, Dial, Gatekeeper, ResolvedPath, SshDial, random,
+    Agent, AgentConfig, AgentLimits, Caller, Dial, DscpPolicy, Gatekeeper, ResolvedPath, SshDial,
+    random,
 };
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Refusal, RefusalKind};
@@ -112,7 +113,11 @@ fn serve(args: &FarEndArgs) -> anyhow::Result<()> {
             identity: Arc::clone(&identity),
             gatekeeper: Arc::new(SingleToken(token.clone())),
             state: super::plan::state_directory()?,
-            limits: AgentLimits { transfers: 2, ..AgentLimits::default() },
+            limits: AgentLimits {
+                transfers: 2,
+                dscp: DscpPolicy::of_operator(),
+                ..AgentLimits::default()
+            },
             collectors: Vec::new(),
             marker: penstock_marker::DEFAULT_PIN.into(),
             homes: None,

@@ -3318,6 +3318,10 @@ class TransferSubmission:
     """Likewise. An existing directory, or a path that ends in `/`, takes the source under its name; else
     it is the new name of a single file.
     """
+    dscp: str | None = None
+    """DSCP of the data streams' packets, in both directions: a name such as le or af31, or 0 to 63. Both
+    agents must allow it. That of each agent's operator unless given.
+    """
     encrypt: bool | None = None
     """Set to encrypt the data in transit. True unless given; false for a copy within this agent."""
     key: str | None = None
@@ -3358,6 +3362,7 @@ class TransferSubmission:
         return cls(
             checksum=data.get("checksum"),
             destination=data["destination"],
+            dscp=data.get("dscp"),
             encrypt=data.get("encrypt"),
             key=data.get("key"),
             overwrite=data.get("overwrite"),
@@ -3378,6 +3383,8 @@ class TransferSubmission:
         if self.checksum is not None:
             data["checksum"] = self.checksum
         data["destination"] = self.destination
+        if self.dscp is not None:
+            data["dscp"] = self.dscp
         if self.encrypt is not None:
             data["encrypt"] = self.encrypt
         if self.key is not None:

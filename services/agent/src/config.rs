@@ -267,6 +267,7 @@ fn lower(
         controller,
         issuers,
         quotas,
+        dscp,
         identity,
     } = contents;
     let collectors = collectors.iter().map(fireflies::address);
@@ -325,6 +326,7 @@ fn lower(
         .map_or(AgentLimits::per_caller_default(limits.transfers), usize::from);
     limits.keep_unfinished = layer.keep_unfinished.unwrap_or(Retention::DEFAULT).0;
     limits.tuning = layer.tuning.map_or(limits.tuning, |tuning| tuning.0);
+    limits.dscp = dscp;
     let http = layer.http.unwrap_or_else(|| vec![ListenAddress::new("127.0.0.1", HTTP_PORT)]);
     if !plays_agent && http.is_empty() {
         return Err(ConfigError::combined(AgentConfigError::NothingServed));

@@ -65,7 +65,9 @@ pub use endpoint::sender::{SenderControl, SenderEnd};
 pub use endpoint::session_setup::{BuiltSession, SessionBuilder, check_options, target_at};
 pub use net::channel::Channel;
 pub use net::cleartext_networks::CleartextNetworks;
-pub use net::connector::{Backoff, CopyError, PeerConnector, TransportChoice, certificate_of};
+pub use net::connector::{
+    Backoff, CopyError, PeerConnector, StreamDscp, TransportChoice, certificate_of,
+};
 pub use net::dial::{Dial, DialedPair, SshDial, TcpDial};
 pub use net::firefly::{FireflyCounters, STATES as FIREFLY_STATES};
 pub use net::handshake::random;
@@ -75,6 +77,7 @@ pub use penstock_tuner::{TunerSample, TuningMode};
 pub use server::admission::AgentLoad;
 pub use server::agent::{Agent, AgentConfig, UnknownTransfer};
 pub use server::copy::AgentCopyRequest;
+pub use server::dscp_policy::DscpPolicy;
 pub use server::ended_log::{EndedTransfer, EndedTransferLog, StartConditions};
 pub use server::gateway::{GatewayRequest, GatewayTransfer};
 pub use server::initiated::{FetchRequest, InitiatedTransfer, SendFileRequest, SendRequest};

@@ -16,7 +16,8 @@ use penstock_mover::{
     Agent, AgentConfig, AgentLimits, Caller, CleartextNetworks, ClientTransfer, CopyError,
     EndedTransfer, EndedTransferLog, Endpoint, Engine, Gatekeeper, OpenTarget, PeerConnector,
     ResolvedPath, ScanRoot, SenderControl, SenderEnd, Session, SessionBuilder, SessionOrigin,
-    StreamTuning, TcpDial, TransferConfig, TransferSnapshot, TransferTarget, TransportChoice,
+    StreamDscp, StreamTuning, TcpDial, TransferConfig, TransferSnapshot, TransferTarget,
+    TransportChoice,
 };
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
@@ -145,6 +146,7 @@ impl Site {
             protection: options.protection,
             transport: TransportChoice::Tcp,
             cleartext: CleartextNetworks::default(),
+            dscp: StreamDscp::default(),
             give_up_after: Duration::from_secs(20),
         };
         let begin = SessionOrigin::Requested(request);

@@ -15,8 +15,8 @@ use penstock_disk::FabricsTransport;
 use penstock_disk::nvme::nqn;
 use penstock_host::placement::PlacementPolicy;
 use penstock_http::access::ReadPolicy;
-use penstock_mover::CleartextNetworks;
-use penstock_units::{BitRate, ByteCount};
+use penstock_mover::{CleartextNetworks, DscpPolicy};
+use penstock_units::{BitRate, ByteCount, Dscp};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
@@ -54,6 +54,7 @@ pub(super) struct FileConfig {
     pub(super) controller: Option<controller::Config>,
     pub(super) issuers: Vec<IssuerConfig>,
     pub(super) quotas: Vec<ClientQuota>,
+    pub(super) dscp: DscpPolicy,
     pub(super) identity: Option<IdentityFiles>,
 }
 
@@ -114,6 +115,7 @@ struct AgentTable {
     metrics: Option<MetricsAccess>,
     keep_unfinished: Option<Retention>,
     cpu: Option<PlacementPolicy>,
+    dscp: Option<Dscp>,
     controller: Option<ControllerLinkTable>,
 }
 
@@ -184,6 +186,7 @@ struct LimitsTable {
     streams: Option<NonZeroU16>,
     #[serde(default, deserialize_with = "quantity")]
     memory: Option<ByteCount>,
+    dscp: Option<Vec<Dscp>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -490,6 +493,10 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
         connections: document.http.connections,
         issuers,
         quotas,
+        dscp: DscpPolicy {
+            own: document.agent.dscp.unwrap_or_default(),
+            clients: document.limits.dscp.unwrap_or_else(|| DscpPolicy::default().clients),
+        },
         identity,
     })
 }

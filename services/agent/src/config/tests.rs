@@ -3,7 +3,8 @@
 use penstock_daemon::config::ConfigFile;
 
 use penstock_http::issued_tokens::IssuedToken;
-use penstock_mover::TuningMode;
+use penstock_mover::{DscpPolicy, TuningMode};
+use penstock_units::Dscp;
 
 use super::*;
 use crate::disks::DiskSecrets;
@@ -95,6 +96,20 @@ mode = \"off\"
 }
 
 #[test]
+fn dscp_is_number_or_name() {
+    let setting = Setting::new();
+    let policy = |text: &str| {
+        let text = format!("{text}[[export]]\nname = \"/\"\npath = \"data\"\nwho = [\"*\"]\n");
+        setting.load(&text, Layer::default()).unwrap().limits.dscp
+    };
+    let dscp = |text: &str| text.parse::<Dscp>().unwrap();
+    assert_eq!(policy(""), DscpPolicy::default());
+    let given = policy("[agent]\ndscp = \"af31\"\n[limits]\ndscp = [\"ef\", 1]\n");
+    assert_eq!(given, DscpPolicy { own: dscp("af31"), clients: vec![dscp("ef"), dscp("le")] });
+    assert!(policy("[limits]\ndscp = []\n").clients.is_empty());
+}
+
+#[test]
 fn disks_have_defaults() {
     let setting = Setting::new();
     let text = "
@@ -157,6 +172,8 @@ fn errors_name_the_line() {
         ("[limits]\nrate = -1\n".to_owned(), 2, "'-1' is not a rate"),
         ("[tuning]\nmode = \"on\"\n".to_owned(), 2, "write auto, history, observe or off"),
         ("[limits]\nmemory = true\n".to_owned(), 2, "a number, or text in quotes"),
+        ("[agent]\ndscp = 64\n".to_owned(), 2, "0 to 63, 0x00 to 0x3f, or default, le"),
+        ("[limits]\ndscp = [\"le\", \"gold\"]\n".to_owned(), 2, "'gold' is not a DSCP"),
         ("[limits]\nstreams = 0\n".to_owned(), 2, "'0' is no count: write a whole"),
         ("[limits]\ntransfers = 1.5\n".to_owned(), 2, "'1.5' is no count"),
         ("[agent]\nkeep_unfinished = \"0\"\n".to_owned(), 2, "7d, 12h or forever"),

@@ -74,6 +74,7 @@ pub(crate) fn of_copy(error: &CopyError) -> FailureAction {
         | CopyError::UnexpectedAnswer(_)
         | CopyError::Request(_)
         | CopyError::Rdma(_)
+        | CopyError::DscpUnknown(_)
         | CopyError::Local(_)
         | CopyError::EarlierWrites
         | CopyError::Panicked

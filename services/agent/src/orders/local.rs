@@ -11,7 +11,7 @@ use penstock_control::orders::{
 use penstock_identity::{Fingerprint, tls_client_config};
 use penstock_mover::TransferSnapshot;
 use penstock_mover::{Agent, Gatekeeper};
-use penstock_mover::{CopyError, PeerConnector, TransportChoice};
+use penstock_mover::{CopyError, PeerConnector, StreamDscp, TransportChoice};
 use penstock_mover::{DialedPair, TcpDial};
 use penstock_mover::{InitiatedTransfer, SendRequest};
 use penstock_mover::{default_streams, random};
@@ -94,6 +94,7 @@ impl TransferEngine for LocalEngine {
                 Some(OrderTransport::Auto) => TransportChoice::Auto,
             },
             cleartext: self.authorizer.cleartext_networks(),
+            dscp: StreamDscp::default(),
             give_up_after: RECONNECT_TIMEOUT,
         };
         let streams = request.streams.unwrap_or_else(|| default_streams(request.algorithm));

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use penstock_identity::tls_client_config;
 use penstock_mover::{Agent, AgentCopyRequest, Caller, CopyError, InitiatedTransfer};
-use penstock_mover::{Gatekeeper, PeerConnector, TcpDial};
+use penstock_mover::{Gatekeeper, PeerConnector, StreamDscp, TcpDial};
 use penstock_protocol::open::{Refusal, RefusalKind};
+use penstock_units::Dscp;
 
 use super::body::{CopyPeer, CopyPlan};
 use crate::authorizer::{Authorizer, SelfLogin};
@@ -79,6 +80,7 @@ impl CopyServices {
             protection: plan.push.options.protection,
             transport: plan.transport,
             cleartext: self.authorizer.cleartext_networks(),
+            dscp: StreamDscp { requested: plan.dscp, own: Dscp::DEFAULT },
             give_up_after: RECONNECT_TIMEOUT,
         };
         let (pull, push) = (plan.pull.clone(), plan.push.clone());

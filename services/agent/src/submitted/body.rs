@@ -14,6 +14,7 @@ use penstock_protocol::digest::Algorithm;
 use penstock_protocol::open::{Existing, Mark, Options, PacketLabel, Protection, Pull, Push};
 use penstock_protocol::wire::Bytes;
 use penstock_scitags::Scitag;
+use penstock_units::Dscp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -70,6 +71,11 @@ pub struct TransferBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = transport_schema)]
     pub transport: Option<TransportChoice>,
+    /// DSCP of the data streams' packets, in both directions: a name such as le or af31, or 0 to 63. Both agents must allow
+    /// it. That of each agent's operator unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, pattern = "^(default|le|ef|va|cs[0-7]|af[1-4][1-3]|[0-9]|[1-5][0-9]|6[0-3])$")]
+    pub dscp: Option<Dscp>,
     /// Digest of each file; crc32c unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = checksum_schema)]
@@ -180,6 +186,7 @@ pub(super) struct CopyPlan {
     /// Most that the tuner may do.
     pub(super) tune: TuningMode,
     pub(super) transport: TransportChoice,
+    pub(super) dscp: Option<Dscp>,
 }
 
 /// A source or destination.
@@ -308,7 +315,8 @@ impl TransferBody {
             }
             () => None,
         };
-        Ok(CopyPlan { peer, direction, path, pull, push, keep_streams, tune, transport })
+        let dscp = self.dscp;
+        Ok(CopyPlan { peer, direction, path, pull, push, keep_streams, tune, transport, dscp })
     }
 
     fn own(&self) -> Result<CopyPeer, SubmitError> {
@@ -451,6 +459,8 @@ mod tests {
         check(&rdma, "/transport");
         let open = TransferBody { encrypt: Some(false), ..rdma };
         assert_eq!(open.plan(false).unwrap().transport, TransportChoice::Rdma);
+        let marked = TransferBody { dscp: Some(Dscp::LOWER_EFFORT), ..open };
+        assert_eq!(marked.plan(false).unwrap().dscp, Some(Dscp::LOWER_EFFORT));
         let mut short = far.clone();
         short.remote.as_mut().unwrap().token = "short".into();
         check(&short, "/remote/token");

@@ -13,8 +13,8 @@ use penstock_http::client::Url;
 use penstock_http::storage_client::{StorageClient, StorageResponse};
 use penstock_identity::{Fingerprint, tls_client_config};
 use penstock_mover::{
-    Agent, CleartextNetworks, CopyError, InitiatedTransfer, PeerConnector, ResolvedPath, TcpDial,
-    TransportChoice,
+    Agent, CleartextNetworks, CopyError, InitiatedTransfer, PeerConnector, ResolvedPath,
+    StreamDscp, TcpDial, TransportChoice,
 };
 use penstock_protocol::control::{Settings, TransferTally};
 use penstock_protocol::digest::Algorithm;
@@ -124,6 +124,7 @@ impl MoverPeer {
             protection: Protection::Full,
             transport: TransportChoice::Tcp,
             cleartext: CleartextNetworks::default(),
+            dscp: StreamDscp::default(),
             give_up_after: CONTACT_TIMEOUT,
         };
         Some(Self { connector, path, port })

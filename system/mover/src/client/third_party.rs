@@ -418,6 +418,7 @@ mod tests {
     use super::*;
     use crate::base::test_options::plain_options;
     use crate::net::cleartext_networks::CleartextNetworks;
+    use crate::net::connector::StreamDscp;
     use crate::net::dial::TcpDial;
 
     fn observer(transport: TransportChoice) -> ThirdPartyObserver {
@@ -428,6 +429,7 @@ mod tests {
             protection: Protection::Integrity,
             transport,
             cleartext: CleartextNetworks::default(),
+            dscp: StreamDscp::default(),
             give_up_after: Duration::ZERO,
         };
         let options = Options { protection: Protection::Integrity, ..plain_options() };

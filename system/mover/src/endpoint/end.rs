@@ -10,6 +10,7 @@ use penstock_protocol::list::PathList;
 use penstock_protocol::open::Protection;
 use penstock_protocol::proof::Nonces;
 use penstock_protocol::sender::StreamId;
+use penstock_units::Dscp;
 
 use super::receiver::ReceiverControl;
 use super::sender::SenderControl;
@@ -151,7 +152,7 @@ impl Endpoint {
         }
     }
 
-    /// Settings of an RDMA stream at this end, without its flow label.
+    /// Settings of an RDMA stream at this end, without flow label and DSCP.
     pub(crate) fn rdma_settings(&self) -> RdmaStreamSettings<'_> {
         let session = self.session();
         let bytes = (session.pool.limit() * session.pool.buffer_len()) as u64;
@@ -165,6 +166,7 @@ impl Endpoint {
             },
             memory_bytes: stream_memory_bytes(bytes, streams),
             flow_label: 0,
+            dscp: Dscp::DEFAULT,
         }
     }
 

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use penstock_identity::{Fingerprint, tls_client_config_of_any};
 use penstock_protocol::open::{
     Answer, FEATURE_RDMA, FEATURE_TRANSPORT_AUTO, FEATURE_TRANSPORT_RDMA, Join, Mark, OpenRequest,
-    Opened, Protection, Reconnect, Refusal, RefusalKind, Request,
+    Opened, Protection, Reconnect, Refusal, RefusalKind, Request, dscp_feature, dscp_of_features,
 };
 use penstock_protocol::preamble::{ConnectionKind, Preamble, PreambleError};
 use penstock_protocol::proof::{Nonces, SessionKey};
+use penstock_units::Dscp;
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +77,9 @@ pub enum CopyError {
     /// The request cannot be sent as it is.
     #[error("{0}")]
     Request(Arc<io::Error>),
+    /// The other end does not know of the requested DSCP.
+    #[error("{0} runs an earlier release, which sets no DSCP: leave out --dscp")]
+    DscpUnknown(String),
     /// RDMA was required and is not possible.
     #[error("{0}")]
     Rdma(String),
@@ -185,6 +189,28 @@ impl TransportChoice {
     }
 }
 
+/// DSCP of the packets of data streams.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StreamDscp {
+    /// DSCP that the user chose for the packets of both ends; the other end must accept it.
+    pub requested: Option<Dscp>,
+    /// DSCP of this end's packets where the user chose none.
+    pub own: Dscp,
+}
+
+impl StreamDscp {
+    /// DSCP of this end's packets.
+    #[must_use]
+    pub fn sent(self) -> Dscp {
+        self.requested.unwrap_or(self.own)
+    }
+
+    /// True unless a requested one is missing in the features of a session, as with an agent of an earlier release.
+    fn is_granted(self, features: &[String]) -> bool {
+        self.requested.is_none() || dscp_of_features(features) == self.requested
+    }
+}
+
 /// Data connection of a session at its connector.
 #[derive(Debug)]
 pub(crate) struct JoinedStream {
@@ -209,6 +235,8 @@ pub struct PeerConnector {
     pub transport: TransportChoice,
     /// Networks in which RDMA may carry the data although it is to be encrypted.
     pub cleartext: CleartextNetworks,
+    /// DSCP of data streams.
+    pub dscp: StreamDscp,
     /// Time limit without any success.
     pub give_up_after: Duration,
 }
@@ -235,7 +263,7 @@ impl PeerConnector {
         let tls = kind == ConnectionKind::Control || self.protection == Protection::Full;
         let (mut transport, label) = match kind {
             ConnectionKind::Control => (self.dial.dial_control()?, String::new()),
-            _ => self.dial.dial(number, mark)?,
+            _ => self.dial_data(number, mark)?,
         };
         transport.set_timeouts(Some(HANDSHAKE_TIMEOUT))?;
         handshake::send_preamble(&mut transport, Preamble { kind, tls })?;
@@ -245,6 +273,13 @@ impl PeerConnector {
             Channel::clear(transport)
         };
         Ok((channel, label))
+    }
+
+    /// Connects for a data stream.
+    fn dial_data(&self, number: u32, mark: Option<Mark>) -> io::Result<(Transport, String)> {
+        let (transport, label) = self.dial.dial(number, mark)?;
+        transport.set_dscp(self.dscp.sent())?;
+        Ok((transport, label))
     }
 
     /// Display name of a connection's peer, with its address if that differs.
@@ -303,7 +338,8 @@ impl PeerConnector {
 
     fn features(&self, wishes: &[&str]) -> Vec<String> {
         let rdma = self.wants_rdma().then_some(FEATURE_RDMA);
-        rdma.iter().chain(wishes).map(|&feature| feature.to_owned()).collect()
+        let named = rdma.iter().chain(wishes).map(|&feature| feature.to_owned());
+        named.chain(self.dscp.requested.map(dscp_feature)).collect()
     }
 
     fn unexpected_answer(&self) -> CopyError {
@@ -328,6 +364,9 @@ impl PeerConnector {
         features: &[&str],
     ) -> Result<(Channel, Opened), CopyError> {
         match self.request(request, features)? {
+            (_, Answer::Opened(opened)) if !self.dscp.is_granted(&opened.features) => {
+                Err(CopyError::DscpUnknown(self.shown()))
+            }
             (channel, Answer::Opened(opened)) => Ok((channel, opened)),
             (channel, Answer::Refused(refusal)) => {
                 Err(CopyError::Refused(self.shown_at(&channel), refusal))
@@ -415,7 +454,7 @@ impl PeerConnector {
         Ok(JoinedStream { channel, nonces, label })
     }
 
-    /// As [`PeerConnector::join`], with data by RDMA. `settings` has everything but the flow label of the mark.
+    /// As [`PeerConnector::join`], with data by RDMA. `settings` has everything but flow label and DSCP.
     ///
     /// # Errors
     /// The reason why this stream is not possible over RDMA, or at all.
@@ -426,7 +465,7 @@ impl PeerConnector {
         mark: Option<Mark>,
         settings: RdmaStreamSettings<'_>,
     ) -> Result<JoinedStream, RdmaStreamError> {
-        let (mut transport, _) = self.dial.dial(stream, None)?;
+        let (mut transport, _) = self.dial_data(stream, None)?;
         if self.protection == Protection::Full
             && let Some(peer) = transport.peer_address()
             && !self.cleartext.contains(peer)
@@ -444,7 +483,7 @@ impl PeerConnector {
         let mut channel = Channel::clear(transport);
         let nonces = prove(&mut channel, opened, stream)?;
         let flow_label = label.flow_label.unwrap_or(0);
-        let settings = RdmaStreamSettings { flow_label, ..settings };
+        let settings = RdmaStreamSettings { flow_label, dscp: self.dscp.sent(), ..settings };
         channel.upgrade(|transport| rdma::connect(transport, &adapter, settings))?;
         established(channel.transport())?;
         Ok(JoinedStream { channel, nonces, label: label.description })
@@ -502,6 +541,18 @@ fn is_other_protocol(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requested_dscp_must_be_granted() {
+        let [le, af31] = ["le", "af31"].map(|name| name.parse().expect(name));
+        let features = [FEATURE_RDMA.to_owned(), dscp_feature(le)];
+        let asking = |requested| StreamDscp { requested, own: af31 };
+        assert!(asking(Some(le)).is_granted(&features));
+        assert!(!asking(Some(af31)).is_granted(&features));
+        assert!(!asking(Some(le)).is_granted(&features[..1]));
+        assert!(asking(None).is_granted(&[]));
+        assert_eq!((asking(Some(le)).sent(), asking(None).sent()), (le, af31));
+    }
 
     #[test]
     fn pauses_double_up_to_two_seconds() {

@@ -22,6 +22,7 @@ use penstock_rdma::{RdmaAdapter, RdmaConnection, RdmaFailure};
 use penstock_sys::buffer::Buffer;
 use penstock_sys::event::{self, Interest};
 use penstock_sys::net::TcpInfo;
+use penstock_units::Dscp;
 
 use crate::base::timeouts::PEER_TIMEOUT;
 use crate::net::handshake::random;
@@ -91,6 +92,8 @@ pub(crate) struct RdmaStreamSettings<'a> {
     pub(crate) memory_bytes: u64,
     /// IPv6 flow label of its packets; 0 for none.
     pub(crate) flow_label: u32,
+    /// DSCP of its packets.
+    pub(crate) dscp: Dscp,
 }
 
 /// Name of the transports that carried the streams of a transfer; empty without a stream.
@@ -168,7 +171,7 @@ fn prepare(
         distinct_slots: depth,
         round_trip: info.as_ref().map_or(Duration::ZERO, round_trip_of),
         ip_mtu: info.map(|info| info.snd_mss + TCP_HEADER_BYTES),
-        traffic_class: 0,
+        traffic_class: settings.dscp.traffic_class(),
         flow_label: settings.flow_label,
         sequence: u32::from_be_bytes(random()),
     };

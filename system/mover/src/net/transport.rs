@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use penstock_sys::net::options;
+use penstock_units::Dscp;
 use socket2::{SockRef, TcpKeepalive};
 
 /// Longest interval between retransmissions on a silent path. It bounds every retransmission time-out,
@@ -85,6 +86,17 @@ impl Transport {
         socket.set_tcp_user_timeout(Some(dead_after))?;
         // Kernels without this option retry a silent path when their doubled time-out expires.
         options::set_rto_max(self, RETRANSMIT_WAIT_MAX).map(|_| ())
+    }
+
+    /// Gives the packets that this end sends a DSCP. The bits of ECN stay with the kernel.
+    ///
+    /// # Errors
+    /// If the socket is closed.
+    pub fn set_dscp(&self, dscp: Dscp) -> io::Result<()> {
+        match self {
+            Self::Tcp(tcp) if dscp != Dscp::DEFAULT => options::set_tos(tcp, dscp.traffic_class()),
+            Self::Tcp(_) | Self::Local(_) => Ok(()),
+        }
     }
 
     /// IP address of the peer; `None` for local sockets.

@@ -101,7 +101,11 @@ impl AgentInner {
             Protection::Full => channel.is_tls(),
         };
         let answer = self.check_join(&join, running.as_deref(), nonce, &allows);
-        let sent = handshake::send_join_answer(&mut channel, answer);
+        let marked = match (&running, answer) {
+            (Some(running), Joined::Yes) => channel.transport().set_dscp(running.dscp),
+            _ => Ok(()),
+        };
+        let sent = marked.and_then(|()| handshake::send_join_answer(&mut channel, answer));
         let Some(running) = running.filter(|_| answer == Joined::Yes) else {
             return Err(io::Error::other(format!("a data connection is refused: {answer:?}")));
         };
@@ -154,6 +158,7 @@ impl AgentInner {
         };
         let settings = RdmaStreamSettings {
             flow_label: label.flow_label.unwrap_or(0),
+            dscp: running.dscp,
             ..running.end.rdma_settings()
         };
         channel.transport().set_timeouts(Some(HANDSHAKE_TIMEOUT))?;

@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use penstock_protocol::link::ControlLink;
 use penstock_protocol::open::SessionId;
+use penstock_units::Dscp;
 
 use super::delegate::Delegate;
 use super::ended_log::StartConditions;
@@ -33,6 +34,8 @@ pub(super) struct ActiveSession {
     pub(super) journal: Option<JournalName>,
     pub(super) started: SystemTime,
     pub(super) conditions: StartConditions,
+    /// DSCP of the packets of its streams.
+    pub(super) dscp: Dscp,
     pub(super) end: Endpoint,
     /// Set if the files go to another agent and the client only observes.
     pub(super) delegate: Option<Delegate>,

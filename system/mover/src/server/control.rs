@@ -8,21 +8,22 @@ use std::time::{Duration, Instant, SystemTime};
 use penstock_protocol::link::ControlLink;
 use penstock_protocol::open::{
     Answer, FEATURE_OBSERVE, FEATURE_RDMA, OpenRequest, Opened, Protection, Reconnect, Refusal,
-    RefusalKind, Request,
+    RefusalKind, Request, dscp_feature, dscp_of_features,
 };
 use penstock_protocol::proof::SessionKey;
 use penstock_sys::net::{interface_with, is_own_address};
+use penstock_units::Dscp;
 
 use super::active_session::ActiveSession;
 use super::agent::AgentInner;
-use super::delegate::Delegate;
+use super::delegate::{Delegate, DelegatedStreams};
 use super::limits::PendingGrant;
 use crate::base::lock::lock;
 use crate::base::software::software;
 use crate::base::timeouts::PEER_TIMEOUT;
 use crate::endpoint::session_setup;
 use crate::net::channel::Channel;
-use crate::net::connector::TransportChoice;
+use crate::net::connector::{StreamDscp, TransportChoice};
 use crate::net::handshake;
 use crate::session::control::{self, DriveEnd};
 use crate::session::gatekeeper::Caller;
@@ -135,6 +136,8 @@ impl AgentInner {
         // Counts towards the limit from here on, until it is a session or refused.
         let entering = PendingGrant::new(&self.entering);
         self.check_room(&limits, entering.others)?;
+        let requested = dscp_of_features(&open.features);
+        let dscp = StreamDscp { requested, own: limits.dscp.decide(requested)? };
         let memory = self.memory.acquire(session_setup::block_bytes(&open.request))?;
         let grant = session_setup::SessionBuilder {
             keeper: keeper.as_ref(),
@@ -169,7 +172,8 @@ impl AgentInner {
                 let tuning = self.delegate_tuning(id, to, end, &limits, free, is_observed);
                 let end = granted.end.clone();
                 let transport = TransportChoice::of_features(&open.features);
-                let delegate = Delegate::start(request, end, transport, free, &allowed, tuning)?;
+                let streams = DelegatedStreams { transport, dscp, streams_max: free, tuning };
+                let delegate = Delegate::start(request, end, streams, &allowed)?;
                 (Some(delegate), handshake::random())
             }
             _ => (None, session.id),
@@ -179,7 +183,7 @@ impl AgentInner {
             session: name,
             key: session.key().0,
             software: software(),
-            features: common_features(open, session.options.protection, || {
+            features: common_features(open, session.options.protection, requested, || {
                 self.allows_cleartext(channel)
             }),
             streams_max: limits.streams_per_transfer,
@@ -195,6 +199,7 @@ impl AgentInner {
             journal: granted.journal,
             started: SystemTime::now(),
             conditions: self.start_conditions(Some(&granted.end.session().options)),
+            dscp: dscp.sent(),
             link: Mutex::new(ControlLink::new(Duration::ZERO)),
             connection: Mutex::default(),
             lost: Mutex::default(),
@@ -260,6 +265,7 @@ impl AgentInner {
 fn common_features(
     open: &OpenRequest,
     protection: Protection,
+    dscp: Option<Dscp>,
     allows_cleartext: impl Fn() -> bool,
 ) -> Vec<String> {
     let served = match open.request {
@@ -268,7 +274,7 @@ fn common_features(
         _ => None,
     };
     let is_asked = |name: &&str| open.features.iter().any(|feature| feature == name);
-    served.filter(is_asked).map(str::to_owned).into_iter().collect()
+    served.filter(is_asked).map(str::to_owned).into_iter().chain(dscp.map(dscp_feature)).collect()
 }
 
 #[cfg(test)]
@@ -283,9 +289,10 @@ mod tests {
         protection: Protection,
         allows_cleartext: bool,
     ) -> Vec<String> {
-        let features = features.iter().map(|&feature| feature.to_owned()).collect();
+        let features: Vec<_> = features.iter().map(|&feature| feature.to_owned()).collect();
+        let dscp = dscp_of_features(&features);
         let open = OpenRequest { software: String::new(), token: String::new(), features, request };
-        common_features(&open, protection, || allows_cleartext)
+        common_features(&open, protection, dscp, || allows_cleartext)
     }
 
     #[test]
@@ -296,5 +303,6 @@ mod tests {
         assert!(common(&asked, check(), Protection::Full, false).is_empty());
         assert_eq!(common(&asked, check(), Protection::Full, true), [FEATURE_RDMA]);
         assert!(common(&["later"], check(), Protection::Integrity, true).is_empty());
+        assert_eq!(common(&["dscp-1", "dscp-x"], check(), Protection::Full, false), ["dscp-1"]);
     }
 }

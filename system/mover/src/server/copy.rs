@@ -84,6 +84,7 @@ impl AgentInner {
         mut request: AgentCopyRequest,
     ) -> Result<Arc<InitiatedTransfer>, Refusal> {
         let limits = self.check_start(&request.push.options)?;
+        request.with.dscp.own = limits.dscp.decide(request.with.dscp.requested)?;
         let keeper = &self.config.gatekeeper;
         let (path, access) = request.own_path();
         let shown = keeper.place(&caller, path, access)?.shown;

@@ -26,7 +26,7 @@ use crate::client::stream_tuning::{StreamTuning, TuningReport};
 use crate::client::transfer::{ClientTransfer, SessionOrigin, TransferConfig, TransferSnapshot};
 use crate::endpoint::end::Endpoint;
 use crate::net::cleartext_networks::CleartextNetworks;
-use crate::net::connector::{CopyError, PeerConnector, TransportChoice};
+use crate::net::connector::{CopyError, PeerConnector, StreamDscp, TransportChoice};
 use crate::net::dial::TcpDial;
 use crate::session::control::{ControlEndpoint, ProtocolFault};
 
@@ -74,20 +74,30 @@ fn addresses(texts: &[String]) -> Result<Vec<IpAddr>, Refusal> {
     texts.iter().map(parse).collect()
 }
 
+/// Streams of a delegate.
+pub(super) struct DelegatedStreams {
+    /// Transport that the requester chose.
+    pub(super) transport: TransportChoice,
+    /// DSCP of this end's packets.
+    pub(super) dscp: StreamDscp,
+    /// Most streams that this agent allows.
+    pub(super) streams_max: u16,
+    pub(super) tuning: StreamTuning,
+}
+
 impl Delegate {
-    /// Starts to send the files of `end` into the session of the request by `transport`, over as many streams as the
-    /// destination and this agent allow, to those of its addresses that are `allowed`.
+    /// Starts to send the files of `end` into the session of the request, over as many streams as the destination and
+    /// this agent allow, to those of its addresses that are `allowed`.
     ///
     /// # Errors
     /// If no address of the destination is allowed, or this process is out of file descriptors.
-    pub(crate) fn start(
+    pub(super) fn start(
         request: &ThirdParty,
         end: Endpoint,
-        transport: TransportChoice,
-        streams_max: u16,
+        streams: DelegatedStreams,
         allowed: &dyn Fn(SocketAddr) -> Result<(), Refusal>,
-        tuning: StreamTuning,
     ) -> Result<Self, Refusal> {
+        let DelegatedStreams { transport, dscp, streams_max, tuning } = streams;
         let refuse = |error: std::io::Error| Refusal::new(RefusalKind::Request, error.to_string());
         let (to, from) = (addresses(&request.to)?, addresses(&request.from)?);
         let congestion = request.congestion.clone();
@@ -106,6 +116,7 @@ impl Delegate {
             protection: request.pull.options.protection,
             transport,
             cleartext: CleartextNetworks::default(),
+            dscp,
             give_up_after: Duration::from_secs(u64::from(request.give_up_after))
                 .min(GIVE_UP_AFTER_MAX),
         };

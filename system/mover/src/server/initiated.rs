@@ -191,7 +191,7 @@ impl AgentInner {
     fn push(
         self: &Arc<Self>,
         caller: Caller,
-        to: PeerConnector,
+        mut to: PeerConnector,
         mut push: Push,
         tune: TuningMode,
         source: ScanRoot,
@@ -199,6 +199,7 @@ impl AgentInner {
         prepare: impl Fn(SenderEnd) -> SenderEnd + Send + Sync + 'static,
     ) -> Result<Arc<InitiatedTransfer>, Refusal> {
         let limits = self.check_start(&push.options)?;
+        to.dscp.own = limits.dscp.own;
         let streams_max = self.streams_free(&limits, None);
         let is_named = push.options.settings.streams.is_some();
         limit_streams(&mut push.options, streams_max);
@@ -244,9 +245,10 @@ impl AgentInner {
         caller: Caller,
         fetching: FetchRequest,
     ) -> Result<Arc<InitiatedTransfer>, Refusal> {
-        let FetchRequest { from, source, directory, name, shown, mut options } = fetching;
+        let FetchRequest { mut from, source, directory, name, shown, mut options } = fetching;
         let limits = self.check_start(&options)?;
         self.check_share(&limits, &caller)?;
+        from.dscp.own = limits.dscp.own;
         let streams_max = self.streams_free(&limits, None);
         limit_streams(&mut options, streams_max);
         let conditions = self.start_conditions(Some(&options));

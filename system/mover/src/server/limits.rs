@@ -6,6 +6,7 @@ use std::time::Duration;
 use penstock_tuner::TuningMode;
 use serde::Serialize;
 
+use super::dscp_policy::DscpPolicy;
 use crate::base::limits::STREAMS_MAX;
 
 /// Limits of an agent.
@@ -27,6 +28,8 @@ pub struct AgentLimits {
     pub keep_unfinished: Option<Duration>,
     /// Use of the tuner for the streams of transfers that the agent sends by itself.
     pub tuning: TuningMode,
+    /// DSCP of the packets of data streams.
+    pub dscp: DscpPolicy,
 }
 
 impl AgentLimits {
@@ -48,6 +51,7 @@ impl Default for AgentLimits {
             memory_bytes: 1 << 30,
             keep_unfinished: None,
             tuning: TuningMode::Auto,
+            dscp: DscpPolicy::default(),
         }
     }
 }

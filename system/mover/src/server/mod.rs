@@ -7,6 +7,7 @@ pub(crate) mod agent;
 mod control;
 pub(crate) mod copy;
 mod delegate;
+pub(crate) mod dscp_policy;
 pub(crate) mod ended_log;
 pub(crate) mod gateway;
 pub(crate) mod initiated;

@@ -147,7 +147,8 @@ pub fn set_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     socket.set_send_buffer_size(bytes)
 }
 
-/// Sets the type of service (`IP_TOS`) and, on IPv6 sockets, the traffic class (`IPV6_TCLASS`) of sent packets.
+/// Sets the type of service (`IP_TOS`) and, on IPv6 sockets, the traffic class (`IPV6_TCLASS`) of sent packets. On TCP
+/// sockets the kernel keeps its own two bits of ECN.
 ///
 /// # Errors
 /// The error of `setsockopt`.
