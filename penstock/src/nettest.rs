@@ -17,7 +17,7 @@ use penstock_nettest::{
     StreamSweep, SweepOptions, SweepPoint, TestDirection, TestParams, TestProgress, TestProtocol,
     TestTarget,
 };
-use penstock_units::{BitRate, ByteCount, parse_duration};
+use penstock_units::{BitRate, ByteCount, Dscp, parse_duration};
 
 use crate::cp::Labels;
 use crate::json::nettest::{Listening, Swept, Tested};
@@ -114,6 +114,14 @@ pub(crate) struct NettestArgs {
     /// Carry the scitag in the IPv6 flow label, in an IPv6 destination option, or not at all.
     #[arg(long, value_enum, default_value_t = Labels::Flow, requires = "scitag")]
     label: Labels,
+
+    /// DSCP of the packets of both ends: a name such as le, af31 or ef, or 0 to 63.
+    #[arg(long, value_name = "DSCP", conflicts_with = "listen")]
+    dscp: Option<Dscp>,
+
+    /// Type of service of the packets as iperf3 writes it: four times the DSCP.
+    #[arg(short = 'S', long, value_name = "TOS", value_parser = parse_tos, conflicts_with_all = ["listen", "dscp"])]
+    tos: Option<Dscp>,
 
     /// The listener sends.
     #[arg(short = 'R', long, conflicts_with = "bidir")]
@@ -364,6 +372,7 @@ impl NettestArgs {
                 Labels::Destination => LabelBy::Destination,
                 Labels::None => LabelBy::None,
             },
+            dscp: self.dscp.or(self.tos),
             udp: self.udp,
             rdma: self.rdma()?,
         })
@@ -526,6 +535,22 @@ fn listen(
     signals.started();
     let log = if args.json { log_json } else { log_line };
     listener.run(&signals.stop, log).map_err(|error| NettestFailure::Listen(address, error))
+}
+
+/// Parses a type of service without bits of ECN: decimal, `0x` or octal with a leading 0, as iperf3 does.
+fn parse_tos(text: &str) -> anyhow::Result<Dscp> {
+    let lower = text.to_ascii_lowercase();
+    let parsed = match (lower.strip_prefix("0x"), lower.strip_prefix('0')) {
+        (Some(digits), _) => u8::from_str_radix(digits, 16),
+        (None, Some(digits)) if !digits.is_empty() => u8::from_str_radix(digits, 8),
+        _ => lower.parse(),
+    };
+    parsed.ok().filter(|tos| tos % 4 == 0).and_then(|tos| Dscp::new(tos / 4)).with_context(|| {
+        let shown = text.escape_debug();
+        format!(
+            "'{shown}' is no type of service: write a multiple of 4 from 0 to 252, or --dscp NAME"
+        )
+    })
 }
 
 fn parse_size(text: &str) -> anyhow::Result<u32> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use penstock_protocol::open::{Mark, PacketLabel};
+use penstock_units::Dscp;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
@@ -100,6 +101,9 @@ pub struct TestParams {
     /// Place of the scitag in the packets: `flow`, `destination` or `none`.
     #[schema(required)]
     pub label: LabelBy,
+    /// DSCP of the packets of both ends: a name such as `af31`, or a number; null for that of the system.
+    #[schema(value_type = Option<String>)]
+    pub dscp: Option<Dscp>,
     /// True for datagrams (UDP) instead of TCP; `block_bytes` is their size.
     #[schema(required)]
     pub udp: bool,
@@ -174,6 +178,7 @@ impl Default for TestParams {
             omit_seconds: 0.0,
             scitag: None,
             label: LabelBy::Flow,
+            dscp: None,
             udp: false,
             rdma: None,
         }
@@ -366,6 +371,12 @@ impl TestParams {
             LabelBy::None => PacketLabel::None,
         };
         self.scitag.map(|scitag| Mark { scitag, label })
+    }
+
+    /// Type of service or traffic class of the packets; `None` for that of the system.
+    #[must_use]
+    pub(crate) fn traffic_class(&self) -> Option<u8> {
+        self.dscp.map(Dscp::traffic_class)
     }
 
     /// Number of streams in all directions together.

@@ -102,7 +102,7 @@ fn open(
         distinct_slots: u32::try_from(distinct).unwrap_or(u32::MAX),
         round_trip,
         ip_mtu: info.map(|info| info.snd_mss + TCP_HEADER_BYTES),
-        traffic_class: 0,
+        traffic_class: stream.shared.params.traffic_class().unwrap_or(0),
         flow_label: 0,
         sequence: u32::from_be_bytes(sequence),
     };

@@ -84,6 +84,7 @@ impl StreamSettings {
         Self {
             datagram_bytes: udp::datagram_bytes(params, control),
             control_rtt_us: TcpInfo::of(control).map_or(0, |info| info.rtt_us),
+            tos: params.traffic_class(),
             ..Self::default()
         }
     }

@@ -324,7 +324,7 @@ impl<'a> IperfClient<'a> {
             counters_64bit: params.udp,
             mss: None,
             no_delay: false,
-            tos: None,
+            tos: params.traffic_class(),
             server_output: false,
         };
         let phase = IperfPhase::Streams;
