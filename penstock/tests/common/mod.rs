@@ -13,7 +13,9 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub mod capture;
 pub mod site;
+pub mod veth;
 
 pub use penstock_testkit::files::{
     assert_no_leftovers, assert_same, parts, tree, write_file, write_private, write_tree,

@@ -8,11 +8,11 @@ use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::common::veth::{FAR, NEAR, NamespacePair, ip};
 use crate::common::{
-    Agent, CommandOutcome, TestEnv, assert_same, is_root, run, seeded, wait_until, write_file,
+    Agent, CommandOutcome, TestEnv, assert_same, run, seeded, wait_until, write_file,
 };
 use penstock_testkit::http::TestRequest;
 use serde_json::Value;
@@ -157,100 +157,18 @@ fn invalid_tag_prints_one_line() {
     }
 }
 
-/// Two namespaces joined by a veth pair; removed when dropped.
-struct Pair {
-    near: String,
-    far: String,
-}
-
-const NEAR: &str = "fd00:91::1";
-const FAR: &str = "fd00:91::2";
-
-fn ip(arguments: &str) -> bool {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output();
-    output.is_ok_and(|output| output.status.success())
-}
-
-impl Pair {
-    fn new() -> Option<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        if !is_root() {
-            penstock_testkit::skip(
-                penstock_testkit::Requirement::Root,
-                "only root makes network namespaces",
-            );
-            return None;
-        }
-        for program in ["tshark", "tcpdump", "ethtool", "setpriv"] {
-            if Command::new(program).arg("--version").output().is_err() {
-                penstock_testkit::skip(
-                    penstock_testkit::Requirement::Program,
-                    &format!("{program} is not installed"),
-                );
-                return None;
-            }
-        }
-        let id = format!("{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let pair = Self { near: format!("pst-near-{id}"), far: format!("pst-far-{id}") };
-        let (near, far) = (&pair.near, &pair.far);
-        let made = ip(&format!("netns add {near}"))
-            && ip(&format!("netns add {far}"))
-            && ip(&format!("-n {near} link add pst0 type veth peer name pst1 netns {far}"))
-            && ip(&format!("-n {near} addr add {NEAR}/64 dev pst0 nodad"))
-            && ip(&format!("-n {far} addr add {FAR}/64 dev pst1 nodad"))
-            && [(near, "pst0"), (near, "lo"), (far, "pst1"), (far, "lo")]
-                .iter()
-                .all(|(space, device)| ip(&format!("-n {space} link set {device} up")));
-        if !made {
-            penstock_testkit::skip(
-                penstock_testkit::Requirement::Kernel,
-                "network namespaces cannot be made here",
-            );
-        }
-        made.then_some(pair)
-    }
-
-    /// Runs a command in both namespaces; it must succeed.
-    fn on_both(&self, command: impl Fn(&str) -> String) {
-        for (space, device) in [(&self.near, "pst0"), (&self.far, "pst1")] {
-            let command = command(device);
-            assert!(ip(&format!("netns exec {space} {command}")), "{command}");
-        }
-    }
-
-    fn inside(space: &str, command: &Command) -> Command {
-        let mut inside = Command::new("ip");
-        inside.args(["netns", "exec", space]).arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => inside.env(name, value),
-                None => inside.env_remove(name),
-            };
-        }
-        inside
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        for space in [&self.near, &self.far] {
-            let _ = Command::new("ip").args(["netns", "del", space]).status();
-        }
-    }
-}
-
 /// An agent in the far namespace, and a client with its login in the near one.
 struct Site {
     agent: Agent,
     env: TestEnv,
     data: PathBuf,
     state: PathBuf,
-    pair: Pair,
+    pair: NamespacePair,
 }
 
 impl Site {
     fn new(seed: u64) -> Option<Self> {
-        let pair = Pair::new()?;
+        let pair = NamespacePair::new(&["tshark", "tcpdump", "ethtool", "setpriv"])?;
         let mut random = seeded(seed);
         let env = TestEnv::new();
         let data = env.source.join("data");
@@ -259,7 +177,7 @@ impl Site {
         let mut serve = env.penstock();
         serve.args(["serve", "--http", "none", "--json", "--listen"]).arg(format!("[{FAR}]:0"));
         serve.arg("--root").arg(&env.root);
-        let agent = Agent::spawn(Pair::inside(&pair.far, &serve));
+        let agent = Agent::spawn(NamespacePair::inside(&pair.far, &serve));
         let state = env.path("asking");
         let site = Self { agent, env, data, state, pair };
         site.login(&site.agent, &site.env);
@@ -272,7 +190,7 @@ impl Site {
         let mut login = crate::common::penstock(&self.state);
         login.args(["login", &agent.listen, "--token", token.trim()]);
         login.args(["--fingerprint", &agent.fingerprint]);
-        run(Pair::inside(&self.pair.near, &login)).good();
+        run(NamespacePair::inside(&self.pair.near, &login)).good();
     }
 
     /// Runs a copy in the near namespace, through the program `through` if given.
@@ -285,7 +203,7 @@ impl Site {
         command.args(["--rate", "200M"]);
         command.args(["--scitag", "cms/analysis-input", "--label", label, from, to]);
         command.env("PENSTOCK_STATE", &self.state);
-        run(Pair::inside(&self.pair.near, &command)).good()
+        run(NamespacePair::inside(&self.pair.near, &command)).good()
     }
 
     fn push(&self, through: &[&str], label: &str) -> CommandOutcome {
@@ -303,32 +221,7 @@ impl Site {
     /// Captures packets in the far namespace while `work` runs.
     fn capture<T>(&self, work: impl FnOnce() -> T) -> (T, Vec<Packet>) {
         let file = self.env.path("capture.pcap");
-        let mut tcpdump = Command::new("tcpdump");
-        tcpdump.args([
-            "-i",
-            "pst1",
-            "-n",
-            "-s",
-            "128",
-            "-B",
-            "65536",
-            "--immediate-mode",
-            "-U",
-            "-w",
-        ]);
-        tcpdump.arg(&file).arg("ip6");
-        let mut child =
-            Pair::inside(&self.pair.far, &tcpdump).stderr(Stdio::piped()).spawn().unwrap();
-        // tcpdump prints a line when it captures.
-        let mut line = String::new();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        stderr.read_line(&mut line).unwrap();
-        let rest = std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
-        let done = work();
-        let pid = child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-        child.wait().unwrap();
-        rest.join().unwrap().unwrap();
+        let done = self.pair.capture("ip6", &file, work);
         (done, read(&file))
     }
 }
@@ -438,7 +331,7 @@ fn connecting_sender_adds_destination_option() {
     let mut serve = source.penstock();
     serve.args(["serve", "--http", "none", "--json", "--listen"]).arg(format!("[{NEAR}]:0"));
     serve.arg("--root").arg(&site.env.source);
-    let near = Agent::spawn(Pair::inside(&site.pair.near, &serve));
+    let near = Agent::spawn(NamespacePair::inside(&site.pair.near, &serve));
     site.login(&near, &source);
     fs::remove_dir_all(site.env.root.join("data")).unwrap();
     let (done, packets) =
@@ -486,14 +379,14 @@ fn unsafe_option_falls_back_to_label() {
 struct Listener<'a> {
     child: Child,
     address: String,
-    pair: &'a Pair,
+    pair: &'a NamespacePair,
 }
 
 impl<'a> Listener<'a> {
-    fn start(pair: &'a Pair) -> Self {
+    fn start(pair: &'a NamespacePair) -> Self {
         let mut command = Command::new(crate::common::PENSTOCK);
         command.args(["nettest", "--json", "--listen"]).arg(format!("[{FAR}]:0"));
-        let mut command = Pair::inside(&pair.far, &command);
+        let mut command = NamespacePair::inside(&pair.far, &command);
         let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
@@ -507,7 +400,7 @@ impl<'a> Listener<'a> {
         command.args(through.get(1..).unwrap_or_default()).arg(crate::common::PENSTOCK);
         command.args(["nettest", &self.address, "-J", "-n", "2MiB"]);
         command.args(["--scitag", "cms/analysis-input"]).args(more);
-        run(Pair::inside(&self.pair.near, &command)).good()
+        run(NamespacePair::inside(&self.pair.near, &command)).good()
     }
 }
 
