@@ -3,8 +3,10 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -14,6 +16,7 @@ use penstock_testkit::roce::RocePair;
 use penstock_testkit::{Requirement, skip};
 use serde_json::{Value, json};
 
+use common::capture::{self, capture};
 use common::site::{self, Node, Operations};
 use common::{
     Agent, CommandOutcome, PENSTOCK, RunningCommand, TestEnv, assert_same, fails, run, seeded,
@@ -51,6 +54,20 @@ impl Drop for NettestListener {
 fn client(address: &str, flags: &[&str]) -> Output {
     let fixed = ["nettest", address, "--transport", "rdma"];
     Command::new(PENSTOCK).args(fixed).args(flags).output().expect("it runs")
+}
+
+/// Asserts that queue pairs of both ends send packets with this DSCP alone while `work` runs.
+fn assert_dscp<T>(dscp: u8, work: impl FnOnce() -> T) -> T {
+    let env = TestEnv::new();
+    let file = env.path("capture.pcap");
+    let done = capture(capture::tcpdump("v1", "udp port 4791"), &file, work);
+    let packets = capture::read(&file);
+    let seen: BTreeSet<_> = packets.iter().map(|one| (one.source.ip(), one.dscp)).collect();
+    println!("{} packets of queue pairs: {seen:?}", packets.len());
+    let ends = [RocePair::FIRST_ADDRESS, RocePair::SECOND_ADDRESS];
+    let wanted = ends.map(|end| (end.parse::<IpAddr>().expect("an address"), dscp));
+    assert_eq!(seen, BTreeSet::from(wanted));
+    done
 }
 
 /// The error line of a client that fails with `code`.
@@ -99,7 +116,8 @@ fn result_shows_depth_law() {
     pair.delay(Duration::from_millis(87));
     let listener = NettestListener::at("10.0.0.2:0");
     let flags = ["-B", RocePair::FIRST_ADDRESS, "-l", "16KiB", "--depth", "8", "-t", "4"];
-    let output = client(&listener.address, &[&flags[..], &["--json"]].concat());
+    let marked = [&flags[..], &["--json", "--dscp", "af31"]].concat();
+    let output = assert_dscp(26, || client(&listener.address, &marked));
     let result: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     let rdma = &result["rdma"];
     let ratio = result["bits_per_second"].as_f64().unwrap()
@@ -585,7 +603,7 @@ impl RdmaSite {
 fn pushed_files_go_by_rdma() {
     let Some(site) = RdmaSite::new(false) else { return };
     let before = site.pair.sent_packets();
-    let done = run(site.push("auto", &[])).good();
+    let done = assert_dscp(1, || run(site.push("auto", &["--dscp", "le"])).good());
     site.assert_copied(&done, "rdma");
     let reason = done.json["transport_reason"].as_str().unwrap_or_default();
     assert!(reason.starts_with("rxe0 "), "{reason}");
@@ -600,8 +618,9 @@ fn pulled_files_go_by_rdma() {
     let copies = site.env.path("copies");
     fs::create_dir(&copies).unwrap();
     let mut command = site.env.cp(&flags("rdma"));
-    command.args(["--from", RocePair::FIRST_ADDRESS, "--streams", "3"]);
-    let done = run(command.arg(site.agent.url("data")).arg(&copies)).good();
+    command.args(["--from", RocePair::FIRST_ADDRESS, "--streams", "3", "--dscp", "le"]);
+    command.arg(site.agent.url("data")).arg(&copies);
+    let done = assert_dscp(1, || run(&mut command).good());
     println!("pull: {} B in {} s", done.json["moved_bytes"], done.json["seconds"]);
     assert_eq!(done.json["transport"], "rdma", "{done:?}");
     assert_same(&site.data, &copies.join("data"));
