@@ -1,6 +1,7 @@
 //! Choice of device, port and GID by the local address of a TCP connection.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 
 use penstock_sys::verbs::{GidEntry, GidKind, RdmaContext, RdmaLimits, VerbsLibrary};
 
@@ -24,7 +25,7 @@ impl RdmaAdapter {
         let library = VerbsLibrary::open().map_err(RdmaFailure::Library)?;
         let contexts = library.open_devices().map_err(RdmaFailure::Devices)?;
         if contexts.is_empty() {
-            return Err(RdmaFailure::NoDevice);
+            return Err(missing_devices(Path::new("/sys/class/infiniband")));
         }
         let scope = match address {
             SocketAddr::V6(address) => address.scope_id(),
@@ -67,6 +68,18 @@ impl RdmaAdapter {
     #[must_use]
     pub const fn limits(&self) -> &RdmaLimits {
         &self.limits
+    }
+}
+
+/// Failure of a process that sees no device, where the kernel lists its own in a directory.
+fn missing_devices(listed: &Path) -> RdmaFailure {
+    let entries = std::fs::read_dir(listed).into_iter().flatten().flatten();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    match names.is_empty() {
+        true => RdmaFailure::NoDevice,
+        false => RdmaFailure::HiddenDevices(names.join(", ")),
     }
 }
 
@@ -126,6 +139,18 @@ mod tests {
         assert_eq!(index("fe80::1", 4), Some(4));
         assert_eq!(index("10.0.0.2", 0), None);
         assert_eq!(index("fe80::1", 5), None);
+    }
+
+    #[test]
+    fn hidden_devices_are_named() {
+        let listed = tempfile::tempdir().unwrap();
+        assert!(matches!(missing_devices(listed.path()), RdmaFailure::NoDevice));
+        assert!(matches!(missing_devices(&listed.path().join("none")), RdmaFailure::NoDevice));
+        for name in ["rxe1", "mlx5_0"] {
+            std::fs::create_dir(listed.path().join(name)).unwrap();
+        }
+        let text = missing_devices(listed.path()).to_string();
+        assert!(text.contains("mlx5_0, rxe1") && text.contains("rdma.conf"), "{text}");
     }
 
     #[test]

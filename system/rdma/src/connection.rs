@@ -54,6 +54,11 @@ pub enum RdmaFailure {
         "this host has no RDMA device (`rdma link` lists them); software RoCE: `rdma link add rxe0 type rxe netdev INTERFACE`"
     )]
     NoDevice,
+    /// The kernel has devices, and this process none of their files.
+    #[error(
+        "the files of {0} in /dev/infiniband are hidden from this process: a unit of systemd needs the drop-in rdma.conf, a container the devices"
+    )]
+    HiddenDevices(String),
     /// No device has the address of the connection.
     #[error(
         "no RoCE v2 GID for {address} on {devices}: connect from and to an address of an RDMA interface (`rdma link` names it)"
