@@ -607,6 +607,7 @@ impl Allocator {
         let resources = &components.resources[component.resources.clone()];
         let classes = &components.classes[component.classes.clone()];
         let rates = &solution.rates;
+        let mut shares = Vec::new();
         for (place, id) in components.demands[component.demands.clone()].iter().enumerate() {
             if self.is_kept {
                 self.count_uses(*id, u128::wrapping_sub);
@@ -625,14 +626,16 @@ impl Allocator {
             let of = network.flows_of_demand(place);
             let share =
                 |flow: usize| (bits_per_second(rates.grains[flow]), named(rates.stops[flow]));
-            let shares: Vec<_> = of.clone().map(share).collect();
+            shares.clear();
+            shares.extend(of.clone().map(share));
             // Limits of the demand or its class stop all its flows that still rise, so they come last.
             let is_own = |stop: &Stop| !matches!(stop, Stop::Resource(_) | Stop::OtherPaths);
             let own = shares.iter().map(|(_, stop)| *stop).find(is_own);
             let last = shares.iter().rev().max_by_key(|(rate, _)| *rate).map(|(_, stop)| *stop);
             let stop = own.or(last).unwrap_or(Stop::NoPath);
             if shares != entry.shares || stop != entry.stop {
-                (entry.shares, entry.stop) = (shares, stop);
+                entry.shares.clone_from(&shares);
+                entry.stop = stop;
                 changed.push(*id);
             }
             entry.kept.clear();

@@ -10,71 +10,15 @@
 //! hold/w. The level at which a constraint fills, such joins included, never falls while other constraints fill. So it
 //! is computed only when the constraint comes up in the queue: entries of the queue are lower bounds.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
+use crate::levels::{
+    FullConstraint, LevelKey, QueueEntry, ROUGH_LEVEL_LOWER, ROUGH_LEVEL_UPPER, Saturation,
+    rough_level,
+};
 use crate::network::{FlowNetwork, FlowStop};
-use crate::weights::SUM_BITS;
-
-/// Leading bits of a level in a [`LevelKey`].
-const KEY_BITS: u32 = 57;
-
-/// Level rounded down to its leading bits, in the order of levels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct LevelKey(u64);
-
-impl LevelKey {
-    fn of(level: u128) -> Self {
-        let excess = (u128::BITS - level.leading_zeros()).saturating_sub(KEY_BITS);
-        // Each binary exponent takes half of the numbers of `KEY_BITS` bits.
-        Self((u64::from(excess) << (KEY_BITS - 1)) + (level >> excess) as u64)
-    }
-}
-
-/// Room for the flows that rise, and the sum of their weights; the level is their ratio.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Saturation {
-    room: u128,
-    weight: u64,
-}
-
-impl Saturation {
-    /// Returns ⌊2⁶⁰·room/weight⌋.
-    fn level(self) -> u128 {
-        (self.room << SUM_BITS) / u128::from(self.weight)
-    }
-
-    fn key(self) -> LevelKey {
-        LevelKey::of(self.level())
-    }
-
-    /// Returns true if a flow of this weight that holds this rate has more than the level. Rooms below 2^67 and weights
-    /// below 2^60 fit 128 bits.
-    fn is_below(self, hold: u128, weight: u64) -> bool {
-        hold * u128::from(self.weight) > self.room * u128::from(weight)
-    }
-}
-
-/// Candidate of the queue in the exact order of levels, then of constraints; the first is the greatest, for a heap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FullConstraint {
-    full: Saturation,
-    constraint: u32,
-}
-
-impl Ord for FullConstraint {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let cross = |one: &Self, other: &Self| one.full.room * u128::from(other.full.weight);
-        cross(other, self).cmp(&cross(self, other)).then(other.constraint.cmp(&self.constraint))
-    }
-}
-
-impl PartialOrd for FullConstraint {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
 
 /// Flow of a filling: half a cache line, since a constraint's flows are anywhere in memory.
 #[derive(Debug, Clone, Copy)]
@@ -92,7 +36,8 @@ const NO_CONSTRAINT: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct ConstraintState {
-    /// Grains left, those included that flows which are not frozen hold. Modulo 2^128 for a constraint without a limit.
+    /// Grains left, those included that flows which are not frozen hold: only these before the filling runs. Modulo
+    /// 2^128 for a constraint without a limit.
     room: u128,
     /// Total weight of the flows that are not frozen.
     weight: u64,
@@ -113,7 +58,21 @@ impl HoldingFlows {
     }
 }
 
-/// Limit that applies to a constraint in a round.
+/// Flow of [`Filling::holding`].
+#[derive(Debug, Clone, Copy, Default)]
+struct HoldingFlow {
+    rough_level: f32,
+    flow: u32,
+}
+
+/// Weight of the flows of a class or resource, and what they hold.
+#[derive(Debug, Clone, Copy, Default)]
+struct FlowSums {
+    weight: u64,
+    held: u128,
+}
+
+/// Limit that applies to a class or resource in a round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FillLimit {
     /// Grains left besides what flows hold.
@@ -136,21 +95,26 @@ pub(crate) struct Filling<'a> {
     flows: Vec<FillingFlow>,
     /// A bit for each flow that takes part and is not frozen.
     rising: Vec<u64>,
+    /// Number of such flows.
+    rising_count: usize,
+    /// Rough ratio of hold and weight of each flow.
+    hold_levels: Vec<f32>,
+    /// The largest of them.
+    highest_hold: f32,
     constraints: Vec<ConstraintState>,
-    /// Sum of what the flows of each constraint hold.
-    held: Vec<u128>,
-    /// Limit of each constraint.
+    /// Limit of each class and resource.
     limits: Vec<Option<FillLimit>>,
     tiers: Range<usize>,
-    /// Largest ratio of hold and weight among the flows.
-    highest_hold: (u128, u64),
-    /// Entries of the queue, the lowest level last.
-    sorted: Vec<(LevelKey, u32)>,
-    /// Further entries of the queue, whose levels were higher than first known.
-    raised: BinaryHeap<Reverse<(LevelKey, u32)>>,
+    /// Sums of each class and resource in the next filling of each tier with the same weights.
+    next_sums: Vec<Vec<FlowSums>>,
+    /// True if the present filling began with such sums.
+    has_sums: bool,
+    /// Entries of the queue before the filling runs.
+    entries: Vec<Reverse<QueueEntry>>,
+    queue: BinaryHeap<Reverse<QueueEntry>>,
     /// Constraints whose levels have the key that is next in the queue.
     equal: BinaryHeap<FullConstraint>,
-    holding: Vec<u32>,
+    holding: Vec<HoldingFlow>,
     holding_ranges: Vec<Range<usize>>,
     /// Flows that a constraint freezes.
     frozen: Vec<u32>,
@@ -159,17 +123,21 @@ pub(crate) struct Filling<'a> {
 impl<'a> Filling<'a> {
     pub(crate) fn new(network: &'a FlowNetwork) -> Self {
         let constraints = network.constraints();
+        let others = constraints - network.demands.len();
         Self {
             network,
             flows: vec![FillingFlow { grains: 0, weight: 0, stop: NO_CONSTRAINT }; network.flows()],
             rising: vec![0; network.flows().div_ceil(64)],
+            rising_count: 0,
+            hold_levels: vec![0.0; network.flows()],
+            highest_hold: 0.0,
             constraints: vec![ConstraintState::default(); constraints],
-            held: vec![0; constraints],
-            limits: vec![None; constraints],
+            limits: vec![None; others],
             tiers: 0..0,
-            highest_hold: (0, 1),
-            sorted: Vec::new(),
-            raised: BinaryHeap::new(),
+            next_sums: vec![Vec::new(); network.tiers.len()],
+            has_sums: false,
+            entries: Vec::new(),
+            queue: BinaryHeap::new(),
             equal: BinaryHeap::new(),
             holding: Vec::new(),
             holding_ranges: Vec::new(),
@@ -179,57 +147,117 @@ impl<'a> Filling<'a> {
 
     /// Starts a filling of the flows of these tiers.
     pub(crate) fn start(&mut self, tiers: Range<usize>) {
-        let network = self.network;
-        let mut clear = |range: Range<usize>| {
-            self.constraints[range.clone()].fill(ConstraintState::default());
-            self.held[range.clone()].fill(0);
-            self.limits[range].fill(None);
-        };
-        clear(network.tiers[tiers.start].demands.start..network.tiers[tiers.end - 1].demands.end);
-        clear(network.demands.len()..network.constraints());
+        let first = self.network.demands.len();
+        self.constraints[first..].fill(ConstraintState::default());
+        self.limits.fill(None);
         self.tiers = tiers;
-        self.highest_hold = (0, 1);
+        self.has_sums = false;
+        self.highest_hold = 0.0;
         self.holding.clear();
         self.holding_ranges.clear();
         self.rising.fill(0);
+        self.rising_count = 0;
     }
 
-    /// Adds a flow with a weight, and a rate that it already has and keeps. Each flow of the tiers must be added;
-    /// with weight 0 it does not take part.
+    /// Starts a filling of the flows of a tier with the weights that they had when [`Self::run_first`] filled it, and
+    /// that hold the rates which they got then.
+    pub(crate) fn start_next(&mut self, tier: usize) {
+        self.start(tier..tier + 1);
+        self.has_sums = true;
+        let first = self.network.demands.len();
+        for (state, sums) in self.constraints[first..].iter_mut().zip(&self.next_sums[tier]) {
+            (state.room, state.weight) = (sums.held, sums.weight);
+        }
+    }
+
+    /// Adds a flow with a weight, and a rate that it already has and keeps. Each flow of the tiers must be added, and
+    /// then its demand; with weight 0 it does not take part.
+    #[inline]
     pub(crate) fn add(&mut self, flow: usize, weight: u64, hold: u128) {
         self.flows[flow] = FillingFlow { grains: hold, weight, stop: NO_CONSTRAINT };
+        self.hold_levels[flow] = 0.0;
         if weight == 0 {
             return;
         }
         self.rising[flow / 64] |= 1 << (flow % 64);
-        for constraint in self.network.constraints_of(flow) {
-            self.constraints[*constraint as usize].weight += weight;
-        }
+        self.rising_count += 1;
         if hold > 0 {
-            for constraint in self.network.constraints_of(flow) {
-                self.held[*constraint as usize] += hold;
-            }
-            let (highest, of) = self.highest_hold;
-            if hold * u128::from(of) > highest * u128::from(weight) {
-                self.highest_hold = (hold, weight);
-            }
+            let level = rough_level(hold, weight);
+            self.hold_levels[flow] = level;
+            self.highest_hold = self.highest_hold.max(level);
+        }
+        if self.has_sums {
+            return;
+        }
+        for constraint in self.network.resources_of(flow) {
+            let state = &mut self.constraints[*constraint as usize];
+            state.weight += weight;
+            state.room += hold;
         }
     }
 
-    /// Returns the sum of what the flows on a constraint hold.
+    /// Adds a demand after its flows: the sum of the weights of those that take part, what these hold, and the grains
+    /// that they may have together with that; none for no limit.
+    #[inline]
+    pub(crate) fn add_demand(
+        &mut self,
+        demand: usize,
+        weight: u64,
+        held: u128,
+        limit: Option<u128>,
+    ) {
+        if weight == 0 {
+            return;
+        }
+        let (own, class) = self.network.shared_constraints(demand);
+        if own {
+            let holding = if held > 0 { HoldingFlows::UNKNOWN } else { HoldingFlows::NONE };
+            let room = limit.unwrap_or(held);
+            self.constraints[demand] = ConstraintState { room, weight, holding };
+            if let Some(room) = limit {
+                let bound = Saturation { room: room - held, weight };
+                self.entries.push(Reverse(QueueEntry::new(bound.key(), demand as u32)));
+            }
+        }
+        if let Some(class) = class
+            && !self.has_sums
+        {
+            let state = &mut self.constraints[class as usize];
+            state.weight += weight;
+            state.room += held;
+        }
+    }
+
+    /// Returns the sum of what the flows on a class or resource hold, before the filling runs.
     pub(crate) fn held(&self, constraint: usize) -> u128 {
-        self.held[constraint]
+        self.constraints[constraint].room
     }
 
-    /// Limits a constraint, after all flows were added.
+    /// Limits a class or resource, after all flows were added.
     pub(crate) fn limit(&mut self, constraint: usize, limit: FillLimit) {
-        self.limits[constraint] = Some(limit);
+        self.limits[constraint - self.network.demands.len()] = Some(limit);
     }
 
-    /// Returns by how much the rates on a constraint grew in the filling.
+    /// Returns by how much the rates on a class or resource grew in the filling.
     pub(crate) fn growth(&self, constraint: usize) -> u128 {
-        let room = self.limits[constraint].map_or(0, |limit| limit.room);
+        let room =
+            self.limits[constraint - self.network.demands.len()].map_or(0, |limit| limit.room);
         room.wrapping_sub(self.constraints[constraint].room)
+    }
+
+    /// As [`Self::run`]; [`Self::start_next`] continues.
+    pub(crate) fn run_first(&mut self, rates: &mut FlowRates, least: u128) {
+        let first = self.network.demands.len();
+        let tier = self.tiers.start;
+        let mut sums = std::mem::take(&mut self.next_sums[tier]);
+        let before = self.constraints[first..].iter();
+        sums.clear();
+        sums.extend(before.map(|state| FlowSums { weight: state.weight, held: state.room }));
+        self.run(rates, least);
+        for (number, sums) in sums.iter_mut().enumerate() {
+            sums.held = sums.held.wrapping_add(self.growth(first + number));
+        }
+        self.next_sums[tier] = sums;
     }
 
     /// Fills. The new rates of flows that take part are added to `rates`, which exclude what they hold; the limit that
@@ -239,46 +267,58 @@ impl<'a> Filling<'a> {
         let demands = &self.network.tiers[self.tiers.start].demands;
         let first = demands.start;
         let end = self.network.tiers[self.tiers.end - 1].demands.end;
-        let others = self.network.demands.len()..self.network.constraints();
-        for constraint in (first..end).chain(others) {
+        let others = self.network.demands.len();
+        for (number, limit) in self.limits.iter().enumerate() {
+            let constraint = others + number;
             let state = &mut self.constraints[constraint];
-            let held = self.held[constraint];
-            let Some(limit) = self.limits[constraint] else {
-                state.room = held;
-                continue;
-            };
-            state.room = limit.room + held;
+            let Some(limit) = limit else { continue };
+            let held = state.room;
+            state.room += limit.room;
             if state.weight > 0 {
                 if held > 0 {
                     state.holding = HoldingFlows::UNKNOWN;
                 }
                 // All flows rise above what they hold, at most.
                 let bound = Saturation { room: limit.room, weight: state.weight };
-                self.sorted.push((bound.key(), constraint as u32));
+                self.entries.push(Reverse(QueueEntry::new(bound.key(), constraint as u32)));
             }
         }
-        self.sorted.sort_unstable_by(|a, b| b.cmp(a));
-        while let Some((key, constraint)) = self.next() {
-            let Some(full) = self.saturation(constraint) else { continue };
+        self.queue = BinaryHeap::from(std::mem::take(&mut self.entries));
+        while self.rising_count > 0 {
+            let Some(Reverse(entry)) = self.queue.peek().copied() else { break };
+            let (key, constraint) = (entry.key(), entry.constraint());
+            let Some(full) = self.saturation(constraint) else {
+                self.queue.pop();
+                continue;
+            };
             let level = full.level();
             let now = LevelKey::of(level);
-            if self.peek().is_none_or(|(following, _)| now < following) {
+            if self.following().is_none_or(|following| now < following.key()) {
+                self.queue.pop();
                 self.freeze(constraint, full, level);
             } else if now > key {
-                self.raised.push(Reverse((now, constraint)));
+                if let Some(mut first) = self.queue.peek_mut() {
+                    *first = Reverse(QueueEntry::new(now, constraint));
+                }
             } else {
+                self.queue.pop();
                 self.equal.push(FullConstraint { full, constraint });
                 self.freeze_equal(key);
             }
         }
+        self.entries = std::mem::take(&mut self.queue).into_vec();
+        self.entries.clear();
         self.add_rates(first..end, rates, least);
     }
 
     /// Freezes all constraints whose levels have the key, in their exact order.
     fn freeze_equal(&mut self, key: LevelKey) {
         loop {
-            while self.peek().is_some_and(|(other, _)| other == key) {
-                let Some((_, constraint)) = self.next() else { break };
+            while let Some(Reverse(entry)) = self.queue.peek()
+                && entry.key() == key
+            {
+                let constraint = entry.constraint();
+                self.queue.pop();
                 self.queue_exactly(key, constraint);
             }
             let Some(FullConstraint { full, constraint }) = self.equal.pop() else { return };
@@ -295,23 +335,14 @@ impl<'a> Filling<'a> {
         if full.key() == key {
             self.equal.push(FullConstraint { full, constraint });
         } else {
-            self.raised.push(Reverse((full.key(), constraint)));
+            self.queue.push(Reverse(QueueEntry::new(full.key(), constraint)));
         }
     }
 
-    fn peek(&self) -> Option<(LevelKey, u32)> {
-        let raised = self.raised.peek().map(|entry| entry.0);
-        raised.into_iter().chain(self.sorted.last().copied()).min()
-    }
-
-    fn next(&mut self) -> Option<(LevelKey, u32)> {
-        match (self.sorted.last(), self.raised.peek()) {
-            (Some(sorted), Some(raised)) if raised.0 < *sorted => {
-                self.raised.pop().map(|entry| entry.0)
-            }
-            (None, _) => self.raised.pop().map(|entry| entry.0),
-            _ => self.sorted.pop(),
-        }
+    /// Returns the second entry of the queue.
+    fn following(&self) -> Option<QueueEntry> {
+        // The children of the first one in the heap.
+        self.queue.as_slice().iter().skip(1).take(2).map(|entry| entry.0).min()
     }
 
     /// Returns the room and weight with which a constraint fills if no other does before; none if all its flows are
@@ -326,55 +357,121 @@ impl<'a> Filling<'a> {
             return Some(full);
         }
         // The room is at least what these flows hold, so the level of all flows bounds that of any part.
-        if !full.is_below(self.highest_hold.0, self.highest_hold.1) {
+        if full.rough_level() * ROUGH_LEVEL_LOWER >= self.highest_hold {
             state.holding = HoldingFlows::NONE;
             return Some(full);
         }
-        let index = state.holding.range().unwrap_or(self.holding_ranges.len());
-        let is_rising = |flow: &u32| self.rising[*flow as usize / 64] >> (flow % 64) & 1 > 0;
-        let Range { start, end } = match self.holding_ranges.get(index).cloned() {
-            None => {
-                let start = self.holding.len();
-                let flows = self.network.flows_of(constraint as usize, &self.tiers).iter();
-                let holding =
-                    flows.filter(|flow| is_rising(flow) && self.flows[**flow as usize].grains > 0);
-                self.holding.extend(holding);
-                self.holding_ranges.push(start..self.holding.len());
-                state.holding = HoldingFlows(index as u32 + 2);
-                start..self.holding.len()
-            }
-            Some(Range { start, end }) => {
-                let mut kept = start;
-                for at in start..end {
-                    self.holding[kept] = self.holding[at];
-                    kept += usize::from(is_rising(&self.holding[at]));
-                }
-                start..kept
-            }
+        let (index, left_out, end) = if let Some(index) = state.holding.range() {
+            let (left_out, end) = self.leave_out_holding(index, &mut full);
+            (index, left_out, end)
+        } else {
+            let index = self.holding_ranges.len();
+            state.holding = HoldingFlows(index as u32 + 2);
+            let Range { start, end } = self.collect_holding(constraint);
+            self.holding_ranges.push(start..end);
+            (index, start, end)
         };
-        // Flows with more than the level of the others are left out, which lowers that level, until none has (Michelot,
-        // Journal of Optimization Theory and Applications 50, 1986). Flows that rise below it rise at any later level.
-        let mut rising = start;
-        loop {
-            let before = rising;
-            for at in before..end {
-                let FillingFlow { grains, weight, .. } = self.flows[self.holding[at] as usize];
-                if full.is_below(grains, weight) {
-                    full.room -= grains;
-                    full.weight -= weight;
-                    self.holding.swap(at, rising);
-                    rising += 1;
-                }
-            }
-            if rising == before {
-                break;
-            }
-        }
-        self.holding_ranges[index] = start..rising;
-        if start == rising {
+        let start = self.holding_ranges[index].start;
+        let end = self.leave_out_above(left_out..end, &mut full);
+        self.holding_ranges[index] = start..end;
+        if start == end {
             self.constraints[constraint as usize].holding = HoldingFlows::NONE;
         }
         Some(full)
+    }
+
+    fn is_rising(&self, flow: u32) -> bool {
+        self.rising[flow as usize / 64] >> (flow % 64) & 1 > 0
+    }
+
+    /// Lists the flows of a constraint that rise and hold a rate. Returns their range.
+    fn collect_holding(&mut self, constraint: u32) -> Range<usize> {
+        let start = self.holding.len();
+        let flows = self.network.flows_of(constraint as usize, &self.tiers);
+        self.holding.resize(start + flows.len(), HoldingFlow::default());
+        let mut end = start;
+        for flow in flows {
+            // Without a branch, which the processor could not predict.
+            let rough_level = self.hold_levels[*flow as usize];
+            self.holding[end] = HoldingFlow { rough_level, flow: *flow };
+            end += usize::from(self.is_rising(*flow) & (rough_level > 0.0));
+        }
+        self.holding.truncate(end);
+        start..end
+    }
+
+    /// Leaves out the listed flows, which held more than a former level, but those that hold less than the present one.
+    /// Returns the ends of the list of those left out, and of the others that follow them.
+    fn leave_out_holding(&mut self, list: usize, full: &mut Saturation) -> (usize, usize) {
+        let Range { start, end } = self.holding_ranges[list].clone();
+        let mut sum = Saturation { room: 0, weight: 0 };
+        let (mut kept, mut least) = (start, f32::INFINITY);
+        for at in start..end {
+            let one = self.holding[at];
+            let is_rising = self.is_rising(one.flow);
+            self.holding[kept] = one;
+            kept += usize::from(is_rising);
+            if is_rising {
+                let FillingFlow { grains, weight, .. } = self.flows[one.flow as usize];
+                sum.room += grains;
+                sum.weight += weight;
+                least = least.min(one.rough_level);
+            }
+        }
+        if sum.weight == full.weight {
+            return (start, kept);
+        }
+        // However flows are left out, the level of the others is not below the one sought.
+        full.room -= sum.room;
+        full.weight -= sum.weight;
+        let mut upper = full.rough_level() * ROUGH_LEVEL_UPPER;
+        if least > upper {
+            return (kept, kept);
+        }
+        let mut left_out = start;
+        for at in start..kept {
+            let one = self.holding[at];
+            if one.rough_level <= upper {
+                let FillingFlow { grains, weight, .. } = self.flows[one.flow as usize];
+                if !full.is_below(grains, weight) {
+                    full.room += grains;
+                    full.weight += weight;
+                    upper = full.rough_level() * ROUGH_LEVEL_UPPER;
+                    continue;
+                }
+            }
+            self.holding.swap(at, left_out);
+            left_out += 1;
+        }
+        (left_out, kept)
+    }
+
+    /// Leaves out the flows of a list that hold more than the level of the others, which lowers that level, until none
+    /// does (Michelot, Journal of Optimization Theory and Applications 50, 1986): flows that rise below it rise at any
+    /// later level. Returns the end of the list of those left out.
+    fn leave_out_above(&mut self, list: Range<usize>, full: &mut Saturation) -> usize {
+        let Range { start: mut left_out, end } = list;
+        let mut lower = full.rough_level() * ROUGH_LEVEL_LOWER;
+        loop {
+            let before = left_out;
+            for at in before..end {
+                let HoldingFlow { rough_level, flow } = self.holding[at];
+                if rough_level < lower {
+                    continue;
+                }
+                let FillingFlow { grains, weight, .. } = self.flows[flow as usize];
+                if full.is_below(grains, weight) {
+                    full.room -= grains;
+                    full.weight -= weight;
+                    lower = full.rough_level() * ROUGH_LEVEL_LOWER;
+                    self.holding.swap(at, left_out);
+                    left_out += 1;
+                }
+            }
+            if left_out == before {
+                return left_out;
+            }
+        }
     }
 
     fn freeze(&mut self, constraint: u32, full: Saturation, level: u128) {
@@ -387,12 +484,13 @@ impl<'a> Filling<'a> {
             count += (*word >> (flow % 64) & 1) as usize;
             *word &= !(1 << (flow % 64));
         }
+        self.rising_count -= count;
         let all_rise = self.constraints[constraint as usize].holding == HoldingFlows::NONE;
         for number in &self.frozen[..count] {
             let flow = &mut self.flows[*number as usize];
             let FillingFlow { grains, weight, .. } = *flow;
             if all_rise || !full.is_below(grains, weight) {
-                flow.grains = part(weight, full, level);
+                flow.grains = full.part(weight, level);
             }
             flow.stop = constraint;
             let grains = flow.grains;
@@ -406,35 +504,24 @@ impl<'a> Filling<'a> {
 
     /// Adds the new rates of the flows of these demands.
     fn add_rates(&self, demands: Range<usize>, rates: &mut FlowRates, least: u128) {
-        for flow in self.network.flows_of_demands(&demands) {
-            let FillingFlow { grains, stop, .. } = self.flows[flow];
-            if stop == NO_CONSTRAINT {
+        let flows = self.network.flows_of_demands(&demands);
+        let first = self.network.demands.len();
+        let limits = &self.limits;
+        let stop_of = |stop: u32| match (stop as usize).checked_sub(first) {
+            None => Some(FlowStop::Demand),
+            Some(other) => limits[other].map(|limit| limit.stop),
+        };
+        let of = rates.grains[flows.clone()].iter_mut().zip(&mut rates.stops[flows.clone()]);
+        for ((rate, last), FillingFlow { grains, stop, .. }) in of.zip(&self.flows[flows]) {
+            if *stop == NO_CONSTRAINT {
                 continue;
             }
-            rates.grains[flow] += grains;
-            if grains >= least {
-                rates.stops[flow] = if (stop as usize) < self.network.demands.len() {
-                    Some(FlowStop::Demand)
-                } else {
-                    self.limits[stop as usize].map(|limit| limit.stop)
-                };
+            *rate += grains;
+            if *grains >= least {
+                *last = stop_of(*stop);
             }
         }
     }
-}
-
-/// Returns ⌊weight·room/total weight⌋ by multiplication with the level.
-fn part(weight: u64, full: Saturation, level: u128) -> u128 {
-    let weight = u128::from(weight);
-    let (high, low) = (level >> 64, level & u128::from(u64::MAX));
-    // Less by one or two at most, as the level is rounded down.
-    let mut part = ((weight * high) << (64 - SUM_BITS)) + ((weight * low) >> SUM_BITS);
-    let mut rest = weight * full.room - part * u128::from(full.weight);
-    while rest >= u128::from(full.weight) {
-        part += 1;
-        rest -= u128::from(full.weight);
-    }
-    part
 }
 
 #[cfg(test)]
@@ -547,6 +634,80 @@ mod tests {
         }
     }
 
+    /// Adds all flows with these weights and holds, and sets the limits of all constraints.
+    fn add_all(
+        filling: &mut Filling<'_>,
+        network: &FlowNetwork,
+        flows: &[(u64, u128)],
+        limits: &[Option<u128>],
+    ) {
+        let first = network.demands.len();
+        for (demand, limit) in limits[..first].iter().enumerate() {
+            let (mut weights, mut held) = (0, 0);
+            for flow in network.flows_of_demand(demand) {
+                let (weight, hold) = flows[flow];
+                filling.add(flow, weight, hold);
+                weights += weight;
+                held += if weight > 0 { hold } else { 0 };
+            }
+            filling.add_demand(demand, weights, held, limit.map(|limit| limit + held));
+        }
+        for (constraint, room) in limits.iter().enumerate().skip(first) {
+            if let Some(room) = *room {
+                let stop = FlowStop::Resource(constraint as u32);
+                filling.limit(constraint, FillLimit { room, stop });
+            }
+        }
+    }
+
+    fn no_rates(network: &FlowNetwork) -> FlowRates {
+        let count = network.flows();
+        FlowRates { grains: vec![0; count], stops: vec![None; count] }
+    }
+
+    fn limits(network: &FlowNetwork, range: u64, random: &mut Random) -> Vec<Option<u128>> {
+        let limit = |constraint| {
+            let applies = constraint >= network.first_resource() || random.one_in(2);
+            applies.then(|| u128::from(random.below(4 * range)))
+        };
+        (0..network.constraints()).map(limit).collect()
+    }
+
+    #[test]
+    fn next_filling_equals_fresh_one() {
+        for seed in 0..1_000 {
+            let mut random = Random::new(seed);
+            let network = network(&mut random);
+            let range = [4, 1_000, 1 << 40][random.below(3) as usize];
+            let mut flows: Vec<(u64, u128)> = (0..network.flows())
+                .map(|_| (random.below(range.min(1 << 30)), u128::from(random.below(range))))
+                .collect();
+            for (weight, hold) in &mut flows {
+                *hold = if *weight == 0 { 0 } else { *hold };
+            }
+            let mut filling = Filling::new(&network);
+            filling.start(0..1);
+            add_all(&mut filling, &network, &flows, &limits(&network, range, &mut random));
+            let mut rates = no_rates(&network);
+            filling.run_first(&mut rates, 0);
+            for ((_, hold), rate) in flows.iter_mut().zip(rates.grains) {
+                *hold = rate;
+            }
+            let limits = limits(&network, range, &mut random);
+            let mut next = no_rates(&network);
+            filling.start_next(0);
+            add_all(&mut filling, &network, &flows, &limits);
+            filling.run(&mut next, 0);
+            let mut expected = no_rates(&network);
+            let mut fresh = Filling::new(&network);
+            fresh.start(0..1);
+            add_all(&mut fresh, &network, &flows, &limits);
+            fresh.run(&mut expected, 0);
+            assert_eq!(next.grains, expected.grains, "seed {seed}");
+            assert_eq!(next.stops, expected.stops, "seed {seed}");
+        }
+    }
+
     #[test]
     fn filling_equals_step_by_step() {
         for seed in 0..4_000 {
@@ -562,27 +723,13 @@ mod tests {
                     (random.below(range.min(1 << 30)), u128::from(hold))
                 })
                 .collect();
-            let limits: Vec<Option<u128>> = (0..network.constraints())
-                .map(|constraint| {
-                    let applies = constraint >= network.first_resource() || random.one_in(2);
-                    applies.then(|| u128::from(random.below(4 * range)))
-                })
-                .collect();
+            let limits = limits(&network, range, &mut random);
             let expected = fill_step_by_step(&network, &flows, &limits);
 
             let mut filling = Filling::new(&network);
             filling.start(0..1);
-            for (flow, (weight, hold)) in flows.iter().enumerate() {
-                filling.add(flow, *weight, *hold);
-            }
-            for (constraint, room) in limits.iter().enumerate() {
-                if let Some(room) = *room {
-                    let stop = FlowStop::Resource(constraint as u32);
-                    filling.limit(constraint, FillLimit { room, stop });
-                }
-            }
-            let count = network.flows();
-            let mut rates = FlowRates { grains: vec![0; count], stops: vec![None; count] };
+            add_all(&mut filling, &network, &flows, &limits);
+            let mut rates = no_rates(&network);
             filling.run(&mut rates, 0);
             for (flow, expected) in expected.iter().enumerate() {
                 let stop = expected.map(|(_, constraint)| match constraint {

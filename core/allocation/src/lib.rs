@@ -17,6 +17,7 @@
 
 mod allocator;
 mod fill;
+mod levels;
 mod network;
 mod outcome;
 mod paths;

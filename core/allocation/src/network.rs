@@ -81,6 +81,10 @@ pub(crate) struct FlowNetwork {
     flow_starts: Vec<u32>,
     /// Constraints of each flow, in ascending order.
     constraints_of: Lists,
+    /// Number of constraints of each flow that are no resources.
+    shared_counts: Vec<u8>,
+    /// Constraints of all flows of each demand: whether the demand is one, and its class.
+    shared_constraints: Vec<(bool, Option<u32>)>,
     /// Flows of each class and resource, in a list for each tier.
     flows_of: Lists,
     /// All flows in order, of which a demand's are a part.
@@ -120,17 +124,20 @@ impl FlowNetwork {
         let is_limited =
             |class: &ClassTerms| class.floor > 0 || class.mark.is_some() || class.cap.is_some();
         let mut constraints_of = Lists { starts: vec![0], numbers: Vec::new() };
-        let mut flow_starts = vec![0];
+        let (mut flow_starts, mut shared_counts) = (vec![0], Vec::new());
+        let mut shared_constraints = Vec::with_capacity(demands.len());
         for ((number, demand), paths) in demands.iter().enumerate().zip(paths) {
             let own = (demand.limit.is_some() || demand.guarantee > 0).then_some(number as u32);
             let class = demand.class.filter(|class| is_limited(&classes[*class as usize]));
             let class = class.map(|class| demands.len() as u32 + class);
+            shared_constraints.push((own.is_some(), class));
             for path in paths {
                 let numbers = &mut constraints_of.numbers;
                 numbers.extend(own);
                 numbers.extend(class);
                 numbers.extend(path.iter().map(|id| first_resource + places[*id as usize]));
                 constraints_of.starts.push(constraints_of.numbers.len() as u32);
+                shared_counts.push(u8::from(own.is_some()) + u8::from(class.is_some()));
             }
             flow_starts.push(constraints_of.starts.len() as u32 - 1);
         }
@@ -143,6 +150,8 @@ impl FlowNetwork {
             tiers: Vec::new(),
             flow_starts,
             constraints_of,
+            shared_counts,
+            shared_constraints,
             flows_of: Lists { starts: Vec::new(), numbers: Vec::new() },
             flows,
         };
@@ -222,10 +231,15 @@ impl FlowNetwork {
     }
 
     /// Returns the resources of a flow, as constraints.
+    #[inline]
     pub(crate) fn resources_of(&self, flow: usize) -> &[u32] {
-        let all = self.constraints_of.get(flow);
-        let others = all.iter().take(2).filter(|one| (**one as usize) < self.first_resource());
-        &all[others.count()..]
+        &self.constraints_of.get(flow)[usize::from(self.shared_counts[flow])..]
+    }
+
+    /// Returns the constraints that all flows of a demand have: whether the demand is one, and its class.
+    #[inline]
+    pub(crate) fn shared_constraints(&self, demand: usize) -> (bool, Option<u32>) {
+        self.shared_constraints[demand]
     }
 
     /// Returns the flows of a constraint that belong to these of [`Self::tiers`].

@@ -12,8 +12,8 @@ use crate::weights::Ratio;
 /// Smallest fraction of its demand that a path keeps while passes last, as one over this.
 const PATH_FRACTION_MIN_DENOMINATOR: u128 = 1024;
 /// Bounds of what a path keeps of its fraction in a pass, in 256ths.
-const KEPT_MIN: u128 = 64;
-const KEPT_MAX: u128 = 256;
+const KEPT_MIN: u32 = 64;
+const KEPT_MAX: u32 = 256;
 
 /// Bits of a fraction of a demand's weight where a rounded one suffices.
 const FRACTION_BITS: u32 = 40;
@@ -99,7 +99,7 @@ impl PathFractions {
     ) {
         let levels = (shift != WeightShift::None).then(|| lowest_levels(network, rates, weights));
         let mut kept = [KEPT_MAX; PATHS_MAX];
-        let mut paths = ComparedPaths::default();
+        let mut paths = Vec::new();
         for demand in 0..network.demands.len() {
             let of = network.flows_of_demand(demand);
             let total: u128 = rates.grains[of.clone()].iter().sum();
@@ -108,18 +108,19 @@ impl PathFractions {
             }
             let kept = &mut kept[..of.len()];
             if let Some(levels) = &levels {
-                paths.find_kept(network, rates, levels, of.clone(), kept);
+                find_kept(&mut paths, network, rates, levels, of.clone(), kept);
             }
             let least = total / PATH_FRACTION_MIN_DENOMINATOR;
-            let inverse = FRACTION_UNITS / self.under[demand] as f64;
+            let inverse = FRACTION_UNITS / to_float(self.under[demand]);
             let mut under = 0;
             for (flow, kept) in of.zip(kept) {
-                let mut over = rates.grains[flow] * *kept / KEPT_MAX;
+                let keep = |over: u128| over * u128::from(*kept) / u128::from(KEPT_MAX);
+                let mut over = keep(rates.grains[flow]);
                 match shift {
                     WeightShift::None | WeightShift::Ratio => {}
-                    WeightShift::Square => over = over * *kept / KEPT_MAX,
+                    WeightShift::Square => over = keep(over),
                     WeightShift::Halfway => {
-                        let before = u128::from((self.over[flow] as f64 * inverse) as u64);
+                        let before = u128::from((to_float(self.over[flow]) * inverse) as u64);
                         over = (over + ((total * before) >> FRACTION_BITS)) / 2;
                     }
                 }
@@ -162,78 +163,81 @@ impl PathFractions {
     }
 }
 
-/// Resource of a path with the lowest level.
+/// Resources of a path, and the one with the lowest level.
 #[derive(Debug, Clone, Copy)]
-struct LowestResource {
-    level: f64,
-    resource: u32,
+struct ComparedPath<'a> {
+    resources: &'a [u32],
+    /// A bit for each of its resources, which other resources may have, too.
+    resource_bits: u64,
+    lowest: u32,
+    lowest_level: f64,
 }
 
-impl LowestResource {
-    /// Of a path without resources.
-    const NONE: Self = Self { level: f64::INFINITY, resource: u32::MAX };
-}
-
-/// Paths of one demand as lists of resources, with the lowest level of each; the memory serves the next demand, too.
-#[derive(Debug, Default)]
-struct ComparedPaths<'a> {
-    resources: Vec<&'a [u32]>,
-    lowest: Vec<LowestResource>,
-}
-
-impl<'a> ComparedPaths<'a> {
-    /// Finds what each path of a demand, which has these flows, keeps of its fraction: less if the demands that wait for
-    /// room on it are poorer than those that wait on another path.
-    fn find_kept(
-        &mut self,
-        network: &'a FlowNetwork,
-        rates: &FlowRates,
-        levels: &[f64],
-        flows: Range<usize>,
-        kept: &mut [u128],
-    ) {
-        kept.fill(KEPT_MAX);
-        let level = |resource: u32| levels[resource as usize - network.first_resource()];
-        // The constraints of a demand's flows begin with the same ones, which are no resources.
-        let first = flows.start;
-        let others = network.constraints_of(first).len() - network.resources_of(first).len();
-        self.resources.clear();
-        self.resources.extend(flows.map(|flow| &network.constraints_of(flow)[others..]));
-        self.lowest.clear();
-        self.lowest.extend(self.resources.iter().map(|path| {
-            let all = path.iter().map(|one| LowestResource { level: level(*one), resource: *one });
-            all.fold(LowestResource::NONE, |a, b| if b.level < a.level { b } else { a })
-        }));
-        // The lowest level of a demand that waits for room on the resources of one path, but not of the other.
-        let contending = |on: usize, off: usize| {
-            let (off, lowest) = (self.resources[off], self.lowest[on]);
-            if off.iter().all(|resource| *resource != lowest.resource) {
-                return lowest.level;
+impl<'a> ComparedPath<'a> {
+    fn new(resources: &'a [u32], level: impl Fn(u32) -> f64) -> Self {
+        let (lowest, lowest_level) = (u32::MAX, f64::INFINITY);
+        let mut path = Self { resources, resource_bits: 0, lowest, lowest_level };
+        for resource in resources {
+            path.resource_bits |= 1 << (resource % u64::BITS);
+            let level = level(*resource);
+            if level < path.lowest_level {
+                (path.lowest, path.lowest_level) = (*resource, level);
             }
-            let here = self.resources[on].iter().filter(|resource| !off.contains(resource));
-            here.map(|resource| level(*resource)).fold(f64::INFINITY, f64::min)
-        };
-        let stops = &rates.stops[first..first + kept.len()];
-        for one in 0..kept.len() {
-            for other in one + 1..kept.len() {
-                let (here, there) = (contending(one, other), contending(other, one));
-                if stops[other].is_some() {
-                    kept[one] = kept[one].min(kept_part(here, there));
-                }
-                if stops[one].is_some() {
-                    kept[other] = kept[other].min(kept_part(there, here));
-                }
+        }
+        path
+    }
+
+    /// Returns the lowest level of a demand that waits for room on the resources of this path, but not of the other.
+    #[inline]
+    fn lowest_level_beside(&self, other: &Self, level: impl Fn(u32) -> f64) -> f64 {
+        let may_overlap = self.resource_bits & other.resource_bits > 0;
+        if !may_overlap || !other.resources.contains(&self.lowest) {
+            return self.lowest_level;
+        }
+        let here = self.resources.iter().filter(|resource| !other.resources.contains(resource));
+        here.map(|resource| level(*resource)).fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// Finds what each path of a demand, which has these flows, keeps of its fraction: less if the demands that wait for
+/// room on it are poorer than those that wait on another path. The memory of `paths` serves the next demand, too.
+fn find_kept<'a>(
+    paths: &mut Vec<ComparedPath<'a>>,
+    network: &'a FlowNetwork,
+    rates: &FlowRates,
+    levels: &[f64],
+    flows: Range<usize>,
+    kept: &mut [u32],
+) {
+    kept.fill(KEPT_MAX);
+    let stops = &rates.stops[flows.clone()];
+    let level = |resource: u32| levels[resource as usize - network.first_resource()];
+    paths.clear();
+    paths.extend(flows.map(|flow| ComparedPath::new(network.resources_of(flow), level)));
+    for one in 0..kept.len() {
+        for other in one + 1..kept.len() {
+            let here = paths[one].lowest_level_beside(&paths[other], level);
+            let there = paths[other].lowest_level_beside(&paths[one], level);
+            if here < there && stops[other].is_some() {
+                kept[one] = kept[one].min(kept_part(here, there));
+            } else if there < here && stops[one].is_some() {
+                kept[other] = kept[other].min(kept_part(there, here));
             }
         }
     }
 }
 
-/// Returns the ratio of two levels in 256ths, between a quarter and 1.
-fn kept_part(here: f64, there: f64) -> u128 {
-    if here >= there {
-        return KEPT_MAX;
+/// Returns the ratio of a level and a higher one in 256ths, at least a quarter.
+fn kept_part(here: f64, there: f64) -> u32 {
+    ((here / there * f64::from(KEPT_MAX)) as u32).max(KEPT_MIN)
+}
+
+/// Converts without the slow conversion of 128 bits where 64 suffice, with the same result.
+fn to_float(number: u128) -> f64 {
+    match u64::try_from(number) {
+        Ok(number) => number as f64,
+        Err(_) => number as f64,
     }
-    ((here / there * KEPT_MAX as f64) as u128).max(KEPT_MIN)
 }
 
 /// Returns for each resource the lowest rate per weight among the demands that it stopped and that want more, infinite
@@ -247,7 +251,7 @@ fn lowest_levels(network: &FlowNetwork, rates: &FlowRates, weights: &[u64]) -> V
         if network.demands[demand].limit.is_some_and(has_all) {
             continue;
         }
-        let level = rate as f64 / *weight as f64;
+        let level = to_float(rate) / *weight as f64;
         for stop in rates.stops[of].iter().flatten() {
             if let FlowStop::Resource(resource) = stop {
                 let lowest = &mut levels[*resource as usize];

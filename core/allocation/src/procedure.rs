@@ -157,6 +157,8 @@ struct Procedure<'a> {
     surroundings: Option<&'a Surroundings>,
     keeps_stages: bool,
     stages: [Vec<u128>; STAGE_COUNT - 1],
+    /// Share of each resource that is the floor of a tier, in grains.
+    tier_floors: Vec<u128>,
     /// Weight of each demand for shares.
     weights: Vec<u64>,
     /// Weight of each demand for guarantees, 0 without one; empty if there are none.
@@ -208,12 +210,14 @@ impl<'a> Procedure<'a> {
         let guarantees: Vec<_> =
             network.demands.iter().map(|demand| guarantee(demand.guarantee)).collect();
         let floors = of_class(&|class| network.classes[class].floor, 0);
+        let tier_floor = |capacity: &u128| capacity * u128::from(policy.tier_floor_permille) / 1000;
         Self {
             network,
             policy,
             surroundings: None,
             keeps_stages,
             stages: Default::default(),
+            tier_floors: network.capacities.iter().map(tier_floor).collect(),
             weights,
             guarantees: some(&guarantees),
             floors: some(&floors),
@@ -261,14 +265,12 @@ impl<'a> Procedure<'a> {
             self.keep_stage(0);
         }
         let tiers = network.tiers.len();
-        let first_tier = self.surroundings.map(|around| around.first_tier);
-        let has_first = network
-            .tiers
-            .first()
-            .is_some_and(|range| first_tier.is_none_or(|tier| range.tier == tier));
-        let with_floor = usize::from(has_first)..tiers;
-        if self.policy.tier_floor_permille > 0 && !with_floor.is_empty() {
-            with_floor.for_each(|tier| self.run_round(FillRound::TierFloor(tier)));
+        if (0..tiers).any(|tier| self.has_tier_floor(tier)) {
+            for tier in 0..tiers {
+                if self.has_tier_floor(tier) {
+                    self.run_round(FillRound::TierFloor(tier));
+                }
+            }
             self.keep_stage(1);
         }
         (0..tiers).for_each(|tier| self.run_round(FillRound::Shares(tier)));
@@ -277,6 +279,13 @@ impl<'a> Procedure<'a> {
         if self.rates.stops.iter().any(is_at_mark) {
             (0..tiers).for_each(|tier| self.run_round(FillRound::Idle(tier)));
         }
+    }
+
+    /// True for all tiers but the first, if tiers have floors.
+    fn has_tier_floor(&self, tier: usize) -> bool {
+        let tiers = &self.network.tiers;
+        let first = self.surroundings.map_or(tiers[0].tier, |around| around.first_tier);
+        self.policy.tier_floor_permille > 0 && tiers[tier].tier != first
     }
 
     fn keep_stage(&mut self, stage: usize) {
@@ -300,10 +309,13 @@ impl<'a> Procedure<'a> {
         if tiers.is_empty() {
             return;
         }
-        self.filling.start(tiers.clone());
+        match round {
+            FillRound::Shares(tier) if self.has_tier_floor(tier) => self.filling.start_next(tier),
+            _ => self.filling.start(tiers.clone()),
+        }
         let demands =
             network.tiers[tiers.start].demands.start..network.tiers[tiers.end - 1].demands.end;
-        self.add_flows(round, demands);
+        self.add_demands(round, demands);
         let tier_used = self.tier_used(round);
         let tier = network.tiers[tiers.start].tier;
         for class in 0..network.classes.len() {
@@ -321,27 +333,32 @@ impl<'a> Procedure<'a> {
                 let used = tier_used.get(resource).copied().unwrap_or_default()
                     + self.filling.held(network.first_resource() + resource)
                     + self.surroundings.map_or(0, |all| all.tier_floor_use(resource, tier));
-                let share = capacity * u128::from(self.policy.tier_floor_permille) / 1000;
-                room = room.min(share.saturating_sub(used));
+                room = room.min(self.tier_floors[resource].saturating_sub(used));
             }
             let stop = FlowStop::Resource(resource as u32);
             self.filling.limit(network.first_resource() + resource, FillLimit { room, stop });
         }
         // A mark remains the bottleneck if less than 1 bit/s is available above it.
         let least = if let FillRound::Idle(_) = round { grains(1) } else { 0 };
-        self.filling.run(&mut self.rates, least);
+        if let FillRound::TierFloor(_) = round {
+            self.filling.run_first(&mut self.rates, least);
+        } else {
+            self.filling.run(&mut self.rates, least);
+        }
         for (number, used) in self.used.iter_mut().enumerate() {
             *used = used.wrapping_add(self.filling.growth(network.demands.len() + number));
         }
     }
 
-    /// Adds the flows of these demands to the filling, and the limits of the demands.
-    fn add_flows(&mut self, round: FillRound, demands: Range<usize>) {
+    /// Adds these demands and their flows to the filling.
+    fn add_demands(&mut self, round: FillRound, demands: Range<usize>) {
         let weights = match round {
             FillRound::Guarantees => &self.flow_guarantees,
             FillRound::ClassFloors => &self.flow_floors,
             _ => &self.flow_weights,
         };
+        let are_held = matches!(round, FillRound::TierFloor(_) | FillRound::Shares(_));
+        let only_marked = matches!(round, FillRound::Idle(_));
         for demand in demands {
             let terms = &self.network.demands[demand];
             let limit = match round {
@@ -350,28 +367,30 @@ impl<'a> Procedure<'a> {
             };
             // What the demand has besides what its flows hold.
             let mut kept = 0;
-            for flow in self.network.flows_of_demand(demand) {
-                let rate = self.rates.grains[flow];
-                let hold = match round {
-                    FillRound::TierFloor(_) | FillRound::Shares(_) => {
-                        rate - self.promised.get(flow).copied().unwrap_or_default()
-                    }
-                    _ => 0,
+            let (mut weight, mut held) = (0, 0);
+            let flows = self.network.flows_of_demand(demand);
+            let promised = self.promised.get(flows.clone()).unwrap_or_default();
+            let of = self.rates.grains[flows.clone()].iter_mut().zip(&weights[flows.clone()]);
+            for (place, (rate, flow_weight)) in of.enumerate() {
+                let flow = flows.start + place;
+                let hold = if are_held {
+                    *rate - promised.get(place).copied().unwrap_or_default()
+                } else {
+                    0
                 };
-                let takes_part = match round {
-                    FillRound::Idle(_) => {
-                        matches!(self.rates.stops[flow], Some(FlowStop::Mark(_)))
-                    }
-                    _ => true,
-                };
-                kept += rate - hold;
-                self.rates.grains[flow] = rate - hold;
-                self.filling.add(flow, if takes_part { weights[flow] } else { 0 }, hold);
+                *rate -= hold;
+                kept += *rate;
+                let takes_part =
+                    !only_marked || matches!(self.rates.stops[flow], Some(FlowStop::Mark(_)));
+                let flow_weight = if takes_part { *flow_weight } else { 0 };
+                self.filling.add(flow, flow_weight, hold);
+                if flow_weight > 0 {
+                    weight += flow_weight;
+                    held += hold;
+                }
             }
-            if let Some(limit) = limit {
-                let room = grains(limit) - kept - self.filling.held(demand);
-                self.filling.limit(demand, FillLimit { room, stop: FlowStop::Demand });
-            }
+            let limit = limit.map(|limit| grains(limit) - kept);
+            self.filling.add_demand(demand, weight, held, limit);
         }
     }
 

@@ -58,7 +58,11 @@ impl Ratio {
     }
 
     /// Returns ⌊whole·over/under⌋ for a numerator up to the denominator.
+    #[inline]
     pub(crate) const fn times(self, over: u128) -> u64 {
+        if self.under < NARROW_DENOMINATOR {
+            return self.times_narrow(over as u64, self.under as u64);
+        }
         let scaled = if self.shift >= 0 { over << self.shift } else { over >> -self.shift };
         let fraction = (scaled * self.inverse as u128) >> 63;
         // Less by a few at most, as every step rounded down.
@@ -70,7 +74,23 @@ impl Ratio {
         }
         part as u64
     }
+
+    /// As [`Self::times`], where a few denominators fit 64 bits.
+    #[inline]
+    const fn times_narrow(self, over: u64, under: u64) -> u64 {
+        let fraction = ((over << self.shift) as u128 * self.inverse as u128) >> 63;
+        let mut part = ((self.whole as u128 * fraction) >> 63) as u64;
+        let mut rest = self.whole.wrapping_mul(over).wrapping_sub(part.wrapping_mul(under));
+        while rest >= under {
+            part += 1;
+            rest -= under;
+        }
+        part
+    }
 }
+
+/// Denominators from which [`Ratio`] computes in 128 bits.
+const NARROW_DENOMINATOR: u128 = 1 << 60;
 
 const fn bits(number: u128) -> u32 {
     u128::BITS - number.leading_zeros()
