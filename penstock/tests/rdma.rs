@@ -648,8 +648,9 @@ fn dead_rdma_path_turns_to_tcp() {
     let done = copy.wait().good();
     site.assert_copied(&done, "mixed");
     let reason = done.json["transport_reason"].as_str().unwrap_or_default();
-    // Without packets the neighbour may be forgotten, too.
-    assert!(reason.contains("UDP port 4791") || reason.contains("no path to"), "{reason}");
+    // Without packets the neighbour may be forgotten, too, and on a busy machine the receiver may give up before the probe.
+    let reasons = ["UDP port 4791", "no path to", "the other end closed the connection"];
+    assert!(reasons.iter().any(|one| reason.contains(one)), "{reason}");
 }
 
 #[test]
