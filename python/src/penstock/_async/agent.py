@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal
 
 from penstock import models
 from penstock._async.base import AsyncService
@@ -195,9 +195,10 @@ class AsyncAgent(AsyncService):
         streams: int | None = None,
         readers: int | None = None,
         writers: int | None = None,
+        tune: Literal["auto", "history", "observe", "off"] | None = None,
     ) -> models.Transfer:
         """Changes a running transfer; a `rate_bps` of 0 is no limit."""
-        body = models.Change(rate_bps=rate_bps, streams=streams, readers=readers, writers=writers)
+        body = models.Change(rate_bps=rate_bps, streams=streams, readers=readers, writers=writers, tune=tune)
         return await self._call(
             "PATCH",
             "/api/v1/transfers/{id}",
@@ -232,6 +233,7 @@ class AsyncAgent(AsyncService):
         streams: int | None = None,
         tune: str | None = None,
         scitag: int | None = None,
+        dscp: str | None = None,
     ) -> AsyncTransferHandle:
         """Lets the agent copy files; the copy continues without this client.
 
@@ -254,6 +256,7 @@ class AsyncAgent(AsyncService):
             "streams": streams,
             "tune": tune,
             "scitag": scitag,
+            "dscp": dscp,
         }
         if remote_login:
             remote_token, remote_fingerprint = remote_credentials(source, destination)

@@ -9,7 +9,7 @@ import json
 import uuid
 from collections.abc import Generator, Callable, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, Literal
 
 from penstock import models
 from penstock._sync.base import Service
@@ -197,9 +197,10 @@ class Agent(Service):
         streams: int | None = None,
         readers: int | None = None,
         writers: int | None = None,
+        tune: Literal["auto", "history", "observe", "off"] | None = None,
     ) -> models.Transfer:
         """Changes a running transfer; a `rate_bps` of 0 is no limit."""
-        body = models.Change(rate_bps=rate_bps, streams=streams, readers=readers, writers=writers)
+        body = models.Change(rate_bps=rate_bps, streams=streams, readers=readers, writers=writers, tune=tune)
         return self._call(
             "PATCH",
             "/api/v1/transfers/{id}",
@@ -234,6 +235,7 @@ class Agent(Service):
         streams: int | None = None,
         tune: str | None = None,
         scitag: int | None = None,
+        dscp: str | None = None,
     ) -> TransferHandle:
         """Lets the agent copy files; the copy continues without this client.
 
@@ -256,6 +258,7 @@ class Agent(Service):
             "streams": streams,
             "tune": tune,
             "scitag": scitag,
+            "dscp": dscp,
         }
         if remote_login:
             remote_token, remote_fingerprint = remote_credentials(source, destination)
