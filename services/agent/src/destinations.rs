@@ -133,10 +133,7 @@ impl DestinationRule {
             Self::Any | Self::Remote if is_link_or_metadata(to.ip()) => false,
             Self::Any => true,
             Self::Remote => from_here || !is_near(to.ip()),
-            Self::Prefix(prefix, port) => {
-                let ip = mapped(to.ip());
-                is_port(port) && Prefix::new(ip, prefix.length()) == *prefix
-            }
+            Self::Prefix(prefix, port) => is_port(port) && prefix.contains(to.ip()),
             Self::Name(name, port) => {
                 let has = |mut all: std::vec::IntoIter<SocketAddr>| {
                     all.any(|one| one.ip().to_canonical() == to.ip().to_canonical())

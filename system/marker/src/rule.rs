@@ -1,7 +1,7 @@
 //! Labelling rules: match and action, as plain values independent of the kernel's maps.
 
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 use penstock_scitags::tag::FirefliesOnly;
@@ -152,6 +152,16 @@ impl Prefix {
     pub fn new(address: Ipv6Addr, length: u8) -> Self {
         let length = length.min(128);
         Self { bits: address.to_bits() & mask(length), length }
+    }
+
+    /// True if the prefix has this address, IPv4 as IPv4-mapped.
+    #[must_use]
+    pub fn contains(self, address: IpAddr) -> bool {
+        let address = match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        Self::new(address, self.length) == self
     }
 
     /// First address of the prefix.

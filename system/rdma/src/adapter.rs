@@ -3,7 +3,9 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-use penstock_sys::verbs::{GidEntry, GidKind, RdmaContext, RdmaLimits, VerbsLibrary};
+use penstock_sys::verbs::{
+    GidEntry, GidKind, ProtectionDomain, RdmaContext, RdmaLimits, VerbsLibrary,
+};
 
 use crate::connection::RdmaFailure;
 
@@ -50,6 +52,13 @@ impl RdmaAdapter {
     #[must_use]
     pub const fn context(&self) -> &RdmaContext {
         &self.context
+    }
+
+    /// Allocates a protection domain of the device.
+    pub(crate) fn domain(&self) -> Result<ProtectionDomain, RdmaFailure> {
+        ProtectionDomain::new(&self.context).map_err(|source| {
+            RdmaFailure::step(self.context.name(), "allocate a protection domain", source)
+        })
     }
 
     /// GID of the address.

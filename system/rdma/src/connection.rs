@@ -277,10 +277,7 @@ impl PreparedConnection {
     /// # Errors
     /// [`RdmaFailure`] for limits of the device and of locked memory.
     pub fn new(adapter: &RdmaAdapter, settings: &ConnectionSettings) -> Result<Self, RdmaFailure> {
-        let domain = ProtectionDomain::new(adapter.context()).map_err(|source| {
-            RdmaFailure::step(adapter.context().name(), "allocate a protection domain", source)
-        })?;
-        Self::in_domain(adapter, domain, settings)
+        Self::in_domain(adapter, adapter.domain()?, settings)
     }
 
     /// As [`Self::new`], in a domain of the adapter's device. Initiators in one domain share the registrations of the

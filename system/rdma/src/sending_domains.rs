@@ -49,8 +49,7 @@ impl SendingDomains {
         if let Some(known) = domains.get(device) {
             return Ok(known.clone());
         }
-        let domain = ProtectionDomain::new(adapter.context())
-            .map_err(|error| RdmaFailure::step(device, "allocate a protection domain", error))?;
+        let domain = adapter.domain()?;
         domains.insert(device.to_owned(), domain.clone());
         Ok(domain)
     }

@@ -5,7 +5,7 @@
 //! sender.
 //!
 //! The device sends blocks from their own buffers, which the stream holds until their messages are complete. The receiver
-//! copies bytes out of the slots, before it checks them: the peer, and whoever forges its packets, can write into a slot
+//! copies bytes out of the slots, before it checks them: the peer, and a forger of its packets, can write into a slot
 //! at any time. No memory that a peer may write outlives its queue pair.
 
 use std::collections::VecDeque;

@@ -145,7 +145,7 @@ pub(super) struct AutoTuner {
     mode: TuningMode,
     /// Most that it may do by a request for this transfer, which may change while it runs.
     asked: TuningMode,
-    /// True until the settings in place, whoever set them, are taken over.
+    /// True until the settings in place, its own or those set by hand, are taken over.
     takes_over: bool,
     /// Search of this transfer alone.
     controller: KneeController,
@@ -456,8 +456,8 @@ impl AutoTuner {
         Some(self.start)
     }
 
-    /// Takes a request for this transfer to do at most this. Whoever changed the settings by hand, a tuner that is switched on
-    /// goes on from those in place.
+    /// Takes a request for this transfer to do at most this. A tuner that is switched on goes on from the settings in
+    /// place, also where they were set by hand.
     ///
     /// # Errors
     /// The reason why no decisions can follow.

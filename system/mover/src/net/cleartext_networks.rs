@@ -22,11 +22,7 @@ impl CleartextNetworks {
     /// True if one of them has this address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        let address = match address {
-            IpAddr::V4(address) => address.to_ipv6_mapped(),
-            IpAddr::V6(address) => address,
-        };
-        self.0.iter().any(|network| Prefix::new(address, network.length()) == *network)
+        self.0.iter().any(|network| network.contains(address))
     }
 }
 
