@@ -40,7 +40,11 @@ const streamsOf = (one) => change(one.streams, one.target_streams);
 const readersOf = (one) => change(one.readers, one.target_readers);
 const writersOf = (one) => change(one.writers, one.target_writers);
 
-const isChange = (one) => [streamsOf, readersOf, writersOf].some((of) => of(one).includes("→"));
+const pace = (bps) => (bps === null || bps === undefined ? "none" : rate(bps));
+const paceOf = (one) => change(pace(one.stream_pacing_bps), pace(one.target_stream_pacing_bps));
+const isPaced = (one) => paceOf(one) !== "none";
+
+const isChange = (one) => [streamsOf, readersOf, writersOf, paceOf].some((of) => of(one).includes("→"));
 const emphasized = (text) => (text.includes("→") ? html`<b>${text}</b>` : text);
 
 /** Scales of the drawing at this width. */
@@ -130,6 +134,7 @@ function Told({ shown, x, width }) {
       <tr><th scope="row">streams</th><td>${isDecision ? streamsOf(shown) : shown.streams}</td></tr>
       ${isDecision && html`<tr><th scope="row">readers</th><td>${readersOf(shown)}</td></tr>`}
       ${isDecision && html`<tr><th scope="row">writers</th><td>${writersOf(shown)}</td></tr>`}
+      ${isDecision && isPaced(shown) && html`<tr><th scope="row">pace of a stream</th><td>${paceOf(shown)}</td></tr>`}
       ${isDecision && html`<tr><th scope="row">limited by</th><td>${clean(shown.bound_by, 40)}</td></tr>`}
     </table>
     ${isDecision && html`<p class="event">${clean(shown.reason, REASON_CHARS_MAX)}</p>`}
@@ -141,6 +146,7 @@ const columns = [
   { key: "streams", name: "Streams", sort: (row) => row.target_streams, text: streamsOf, cell: (row) => emphasized(streamsOf(row)) },
   { key: "readers", low: 1, name: "Readers", sort: (row) => row.target_readers, text: readersOf, cell: (row) => emphasized(readersOf(row)) },
   { key: "writers", low: 1, name: "Writers", sort: (row) => row.target_writers, text: writersOf, cell: (row) => emphasized(writersOf(row)) },
+  { key: "pace", low: 1, name: "Pace of a stream", sort: (row) => row.target_stream_pacing_bps ?? Infinity, text: paceOf, cell: (row) => emphasized(paceOf(row)) },
   { key: "rate", name: "Rate before", number: true, sort: (row) => row.bits_per_second, cell: (row) => rate(row.bits_per_second) },
   { key: "bound", low: 1, name: "Limited by", sort: (row) => row.bound_by, cell: (row) => clean(row.bound_by, 40) },
   { key: "reason", name: "Reason", wrap: true, sort: (row) => row.reason, cell: (row) => clean(row.reason, REASON_CHARS_MAX) },
@@ -150,5 +156,5 @@ export function TuningTable({ tuning, caption, chosen }) {
   const rows = tuning.decisions.map((one, index) => ({ ...one, index }));
   const left = tuning.decisions_left_out;
   return html`${left > 0 && html`<p class="note">${plural(left, "earlier decision")} ${left === 1 ? "is" : "are"} no longer kept.</p>`}
-    <${Table} caption=${caption} columns=${columns} rows=${rows} keyOf=${(row) => row.index} onRow=${(row) => (row.index === chosen ? "chosen" : "")} empty="no decision yet" />`;
+    <${Table} caption=${caption} columns=${rows.some(isPaced) ? columns : columns.filter((one) => one.key !== "pace")} rows=${rows} keyOf=${(row) => row.index} onRow=${(row) => (row.index === chosen ? "chosen" : "")} empty="no decision yet" />`;
 }

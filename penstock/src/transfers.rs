@@ -1,5 +1,6 @@
 //! `penstock transfers`: lists, changes and cancels transfers of an agent and copies of this user.
 
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use anyhow::Context;
 use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::HTTP_PORT;
 use penstock_agent::http::api::{ControllerFacts, SubmittedFacts, TransferChange, TransferFacts};
-use penstock_agent::http::tuning::{RateForecastFacts, TuningFacts};
+use penstock_agent::http::tuning::{RateForecastFacts, TuningDecisionFacts, TuningFacts};
 use penstock_agent::submitted::TransferStatus;
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 
@@ -187,6 +188,28 @@ fn find_tuning(http: Option<&str>, id: Id) -> Result<(String, TuningFacts), Comm
     u32::try_from(number).ok().and_then(|process| of_copy(process).ok()).ok_or(absent)
 }
 
+/// Setting that a decision changes, before and after it; the streams where it changes none.
+struct SettingChange<'a>(&'a TuningDecisionFacts);
+
+impl fmt::Display for SettingChange<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(one) = self;
+        let (from, to, workers) = match () {
+            () if one.stream_pacing_bps != one.target_stream_pacing_bps => {
+                let pace = |rate: Option<u64>| {
+                    rate.map_or_else(|| "no".to_owned(), |rate| BitRate(rate).to_string())
+                };
+                let (from, to) = (one.stream_pacing_bps, one.target_stream_pacing_bps);
+                return write!(f, "{} -> {} pace", pace(from), pace(to));
+            }
+            () if one.readers != one.target_readers => (one.readers, one.target_readers, "readers"),
+            () if one.writers != one.target_writers => (one.writers, one.target_writers, "writers"),
+            () => (one.streams, one.target_streams, "streams"),
+        };
+        write!(f, "{from:>3} -> {to:<3} {workers}")
+    }
+}
+
 /// Prints the decisions about the streams of a transfer or a copy.
 fn show_tuning(
     http: Option<&str>,
@@ -204,13 +227,9 @@ fn show_tuning(
     }
     for one in &tuning.decisions {
         let rate = BitRate(one.bits_per_second).to_string();
-        let (from, to, workers) = match () {
-            () if one.readers != one.target_readers => (one.readers, one.target_readers, "readers"),
-            () if one.writers != one.target_writers => (one.writers, one.target_writers, "writers"),
-            () => (one.streams, one.target_streams, "streams"),
-        };
         let (seconds, reason) = (one.seconds, printable(&one.reason));
-        writeln!(output, "{seconds:7.1} s  {rate:>12}  {from:>3} -> {to:<3} {workers}  {reason}")?;
+        let change = SettingChange(one);
+        writeln!(output, "{seconds:7.1} s  {rate:>12}  {change}  {reason}")?;
     }
     for RateForecastFacts { seconds, p10_bps, p50_bps, p90_bps } in &tuning.forecasts {
         let [p10, p50, p90] = [p10_bps, p50_bps, p90_bps].map(|rate| BitRate(*rate));

@@ -12,10 +12,12 @@
 //! takes the stage that [`BindingLimit`] names; where it names none, nothing grows. A step is judged by its elasticity
 //! (`elasticity.rs`), a probe against the mean of the intervals before and after it. An interval without a byte is a stall
 //! of the path and measures no setting (`stall.rs`). Where a doubling of the streams gains nothing, fewer are tried (`trim.rs`).
+//! While it holds, streams that lose segments are paced (`pacing.rs`).
 
 mod allotted;
 mod group;
 mod hold;
+mod pacing;
 mod probe;
 mod slow;
 mod stall;
@@ -32,6 +34,7 @@ use crate::parallelism::{Parallelism, PipelineStage, TuningLimits};
 use crate::reason::{ChangeReason, StageChange, TunerDecision};
 use crate::sample::TunerSample;
 use hold::HoldState;
+use pacing::{PaceCorrections, PacingState};
 use probe::SHIFT_CLEAR;
 use slow::JoinedSample;
 use stall::StallState;
@@ -105,6 +108,8 @@ enum KneeState {
     Probing { stage: PipelineStage, before: RateLevel, level: RateLevel },
     /// Measures again at the setting before the probe.
     Comparing { stage: PipelineStage, before: RateLevel, out: RateLevel, level: RateLevel },
+    /// Measures streams whose pace is tried.
+    Pacing { before: RateLevel, level: RateLevel, corrected: PaceCorrections },
 }
 
 /// Controller that transfers use.
@@ -136,6 +141,7 @@ pub struct KneeController {
     transfers: u16,
     /// Greatest rate of one stream that was measured, as a logarithm.
     stream_rate: f64,
+    pacing: PacingState,
     /// True until a search begins anew.
     is_first: bool,
 }
@@ -143,7 +149,8 @@ pub struct KneeController {
 impl TransferController for KneeController {
     fn observe(&mut self, sample: &TunerSample) -> TunerDecision {
         let reason = self.step(sample);
-        TunerDecision { target: self.target, reason }
+        let stream_pacing_bps = self.pacing.stream_bps();
+        TunerDecision { target: self.target, stream_pacing_bps, reason }
     }
 
     fn name(&self) -> &'static str {
@@ -174,6 +181,7 @@ impl KneeController {
             is_capped: false,
             transfers: 1,
             stream_rate: 0.0,
+            pacing: PacingState::default(),
             is_first: true,
         }
     }
@@ -236,6 +244,10 @@ impl KneeController {
                 level.add(sample);
                 self.after_comparing(sample, stage, before, out, level)
             }
+            KneeState::Pacing { before, mut level, corrected } => {
+                level.add(sample);
+                self.after_pacing(before, level, corrected)
+            }
         }
     }
 
@@ -262,9 +274,14 @@ impl KneeController {
     fn set(&mut self, stage: PipelineStage, workers: u16) -> StageChange {
         let from = self.target.at(stage);
         self.target = self.limits.clamp(self.target.with(stage, workers));
+        self.settle();
+        StageChange { stage, from, to: self.target.at(stage) }
+    }
+
+    /// Leaves out the next intervals, until a change has its effect.
+    fn settle(&mut self) {
         (self.settling, self.connecting) = (u32::MAX, 0);
         self.noise.interrupt();
-        StageChange { stage, from, to: self.target.at(stage) }
     }
 
     fn restart(&mut self, may_grow: bool) {
@@ -274,6 +291,7 @@ impl KneeController {
         self.is_crowded = false;
         self.is_capped = false;
         self.is_first = false;
+        self.pacing.fail();
         self.noise.interrupt();
     }
 
@@ -325,6 +343,9 @@ impl KneeController {
 
     fn rest(&self, limit: BindingLimit) -> ChangeReason {
         match limit.stage() {
+            Some(PipelineStage::Streams) if let Some(stream_bps) = self.pacing.stream_bps() => {
+                ChangeReason::HoldingPace { stream_bps }
+            }
             Some(_) => ChangeReason::Holding { limit },
             None => ChangeReason::Bound { limit },
         }

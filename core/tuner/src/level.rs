@@ -35,6 +35,8 @@ pub(crate) struct RateLevel {
     congested: u32,
     /// Sum of the shares of time in which streams waited for the rate limit.
     limited: f64,
+    /// Segments sent, and retransmitted.
+    segments: (u64, u64),
     first: f64,
     last: f64,
 }
@@ -53,6 +55,12 @@ impl RateLevel {
         self.count += 1;
         self.congested += u32::from(is_congested(sample));
         self.limited += sample.queues.rate_limit;
+        self.add_segments(sample.sent_segments(), sample.tcp.retransmitted_segments);
+    }
+
+    fn add_segments(&mut self, sent: u64, retransmitted: u64) {
+        self.segments.0 = self.segments.0.saturating_add(sent);
+        self.segments.1 = self.segments.1.saturating_add(retransmitted);
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -83,6 +91,16 @@ impl RateLevel {
         self.congested * 2 > self.count
     }
 
+    pub(crate) fn lost_segments(&self) -> u64 {
+        self.segments.1
+    }
+
+    /// Share of the sent segments that were retransmitted.
+    pub(crate) fn loss_share(&self) -> f64 {
+        let (sent, retransmitted) = self.segments;
+        retransmitted as f64 / sent.max(1) as f64
+    }
+
     /// Mean share of time in which streams waited for the rate limit.
     pub(crate) fn limited_share(&self) -> f64 {
         self.limited / f64::from(self.count.max(1))
@@ -110,6 +128,7 @@ impl RateLevel {
         self.count += other.count;
         self.congested += other.congested;
         self.limited += other.limited;
+        self.add_segments(other.segments.0, other.segments.1);
         self
     }
 

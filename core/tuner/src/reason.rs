@@ -16,6 +16,9 @@ const STALL_NOTABLE_INTERVALS: u32 = 2;
 pub struct TunerDecision {
     /// Parallelism to apply from the next interval on.
     pub target: Parallelism,
+    /// Most bits per second of each stream; none where streams are not paced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_pacing_bps: Option<u64>,
     /// Reason, of a change or of none.
     pub reason: ChangeReason,
 }
@@ -93,6 +96,16 @@ pub enum ChangeReason {
     LimitMissed { change: StageChange },
     /// A congested path answers little: the streams are left to others.
     Shared { change: StageChange, loss_percent: f64 },
+    /// The settings fit, and streams are paced.
+    HoldingPace { stream_bps: u64 },
+    /// Streams that lose segments are paced.
+    Pacing { stream_bps: f64, loss_percent: f64 },
+    /// A pace lost less and cost no rate.
+    Paced { stream_bps: f64, gain_percent: f64, loss_percent: f64 },
+    /// Pacing lost as much, cost rate, or is not needed.
+    Unpaced { gain_percent: f64, loss_percent: f64 },
+    /// Paced streams send without a pace for a while.
+    ComparingUnpaced,
     /// The rate has changed for longer than noise does.
     RateShift { percent: f64 },
     /// Congestion has ended.
@@ -120,6 +133,7 @@ impl ChangeReason {
             Self::Measuring { .. }
                 | Self::Joining
                 | Self::Holding { .. }
+                | Self::HoldingPace { .. }
                 | Self::Bound { .. }
                 | Self::RateShift { .. }
                 | Self::CongestionEnded
@@ -197,6 +211,28 @@ impl fmt::Display for ChangeReason {
                 "Leaves streams of a congested path to others, {change}: the rate changes by \
                  {loss_percent:+.1} %."
             ),
+            Self::HoldingPace { stream_bps } => {
+                write!(f, "Keeps the settings; each stream sends at most {}.", BitRate(*stream_bps))
+            }
+            Self::Pacing { stream_bps, loss_percent } => write!(
+                f,
+                "Paces each stream to {}, because {loss_percent:.1} % of the segments were sent again.",
+                BitRate(*stream_bps as u64)
+            ),
+            Self::Paced { stream_bps, gain_percent, loss_percent } => write!(
+                f,
+                "Keeps the pace of {} for each stream: the rate changed by {gain_percent:+.1} %, and \
+                 {loss_percent:.1} % of the segments were sent again.",
+                BitRate(*stream_bps as u64)
+            ),
+            Self::Unpaced { gain_percent, loss_percent } => write!(
+                f,
+                "Ends pacing: the rate changed by {gain_percent:+.1} %, and {loss_percent:.1} % of the \
+                 segments were sent again."
+            ),
+            Self::ComparingUnpaced => {
+                f.write_str("Sends without a pace for a while: the path may carry more.")
+            }
             Self::RateShift { percent } => {
                 write!(f, "Measures anew: the rate has changed by {percent:+.0} %.")
             }

@@ -250,3 +250,21 @@ fn alternating_rate_lets_streams_grow() {
         assert_eq!(controller.target().streams, limits().max.streams, "phase {phase}");
     }
 }
+
+/// Retransmissions for each interval, and whether they are many enough to pace streams.
+#[test]
+fn few_lost_segments_are_no_reason() {
+    for (bytes, lost, is_reason) in
+        [(200_000, 4, false), (2_000_000, 8, false), (2_000_000, 60, true)]
+    {
+        let limits = TuningLimits::streams_up_to(4, start());
+        let mut controller = KneeController::new(start(), limits);
+        let mut is_paced = false;
+        for _ in 0..60 {
+            let mut sample = quiet(bytes, controller.target());
+            sample.tcp.retransmitted_segments = lost;
+            is_paced |= controller.observe(&sample).stream_pacing_bps.is_some();
+        }
+        assert_eq!(is_paced, is_reason, "{lost} of {bytes} bytes");
+    }
+}

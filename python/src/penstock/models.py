@@ -3453,8 +3453,8 @@ class Tuning:
     (decisions are listed alone) or `off` (none are made).
     """
     series: tuple[RatePoint, ...] | None = None
-    """Rate and streams over the whole transfer at equal distances, in less than 512 points; empty with
-    `off`.
+    """Rate and streams over the whole transfer at equal distances, in less than 512 points; empty where
+    nothing is measured.
     """
 
     @classmethod
@@ -3487,10 +3487,14 @@ class TuningDecision:
     """Reason in one sentence, with the figures behind it."""
     seconds: float
     """Time since the transfer began."""
+    stream_pacing_bps: int | None = None
+    """Most that each stream sent before the decision; null where streams were not paced."""
     streams: int
     """Streams connected before the decision."""
     target_readers: int | None = None
     """Readers that the decision asks for; the same where it changes none."""
+    target_stream_pacing_bps: int | None = None
+    """Most that each stream sends from then on; null where streams are not paced."""
     target_streams: int
     """Streams that the decision asks for; the same where it only begins a search."""
     target_writers: int | None = None
@@ -3507,8 +3511,10 @@ class TuningDecision:
             readers=data.get("readers"),
             reason=data["reason"],
             seconds=data["seconds"],
+            stream_pacing_bps=data.get("stream_pacing_bps"),
             streams=data["streams"],
             target_readers=data.get("target_readers"),
+            target_stream_pacing_bps=data.get("target_stream_pacing_bps"),
             target_streams=data["target_streams"],
             target_writers=data.get("target_writers"),
             writers=data.get("writers"),

@@ -21,7 +21,8 @@ fn settings(limits: &TuningLimits) -> impl Iterator<Item = Parallelism> + '_ {
 }
 
 fn rate_of(path: &PathModel, workers: Parallelism) -> f64 {
-    let offered = Offered { workers, streams: f64::from(workers.streams) };
+    let streams = f64::from(workers.streams);
+    let offered = Offered { workers, streams, pace_bps: f64::INFINITY };
     share(path, &[offered])[0].rate_bps
 }
 

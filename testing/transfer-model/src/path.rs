@@ -9,8 +9,9 @@ const SEGMENT_BITS: f64 = 1448.0 * 8.0;
 /// algorithm, 1997).
 const MATHIS_CONSTANT: f64 = 1.22;
 
-/// Utilisation from which the link queues and loses.
+/// Utilisation from which the link queues and loses, and the same where streams are paced: they need no queue.
 const SATURATED_SHARE: f64 = 0.985;
+const SATURATED_SHARE_PACED: f64 = 0.998;
 
 /// Fewest milliseconds of a standing queue.
 const QUEUE_US: f64 = 5_000.0;
@@ -118,6 +119,8 @@ impl PathModel {
 pub(crate) struct Offered {
     pub(crate) workers: Parallelism,
     pub(crate) streams: f64,
+    /// Most bits per second of each stream.
+    pub(crate) pace_bps: f64,
 }
 
 /// Outcome of an interval for one transfer.
@@ -142,14 +145,21 @@ pub(crate) fn share(path: &PathModel, offered: &[Offered]) -> Vec<IntervalOutcom
     };
     let mut demands: Vec<(f64, f64)> = offered
         .iter()
-        .map(|one| (one.streams, stream_rate.min(hosts(one).2 / one.streams.max(1e-9))))
+        .map(|one| {
+            let cap = stream_rate.min(one.pace_bps);
+            (one.streams, cap.min(hosts(one).2 / one.streams.max(1e-9)))
+        })
         .collect();
-    let greedy: Vec<(f64, f64)> = offered.iter().map(|one| (one.streams, stream_rate)).collect();
+    let greedy: Vec<(f64, f64)> =
+        offered.iter().map(|one| (one.streams, stream_rate.min(one.pace_bps))).collect();
     let background = (f64::from(path.background_streams), stream_rate);
     demands.push(background);
     let level = fair_level(&demands, path.capacity_bps);
     let used: f64 = demands.iter().map(|(count, cap)| count * cap.min(level)).sum();
-    let saturated = used >= SATURATED_SHARE * path.capacity_bps;
+    let is_paced =
+        offered.iter().all(|one| one.pace_bps < stream_rate) && path.background_streams == 0;
+    let saturated_share = if is_paced { SATURATED_SHARE_PACED } else { SATURATED_SHARE };
+    let saturated = used >= saturated_share * path.capacity_bps;
     offered
         .iter()
         .zip(&demands)
@@ -211,7 +221,11 @@ mod tests {
     use super::*;
 
     fn offered(streams: u16) -> Offered {
-        Offered { workers: Parallelism::streams(streams), streams: f64::from(streams) }
+        Offered {
+            workers: Parallelism::streams(streams),
+            streams: f64::from(streams),
+            pace_bps: f64::INFINITY,
+        }
     }
 
     #[test]

@@ -58,6 +58,8 @@ impl TransferTrace {
 struct ModelRun {
     transfer: ModelTransfer,
     target: Parallelism,
+    /// Most bits per second of each stream.
+    pace_bps: f64,
     active: Parallelism,
     /// Intervals during which the newest streams have half their rate, and their number.
     ramp: (u64, f64),
@@ -89,6 +91,7 @@ pub(crate) fn run_with(
         .enumerate()
         .map(|(at, transfer)| ModelRun {
             target: transfer.start,
+            pace_bps: f64::INFINITY,
             active: transfer.start,
             ramp: (0, 0.0),
             noise: Random::stream(seed, "transfer noise", at as u64),
@@ -160,7 +163,7 @@ impl ModelRun {
             0.0
         };
         self.active = self.target;
-        Offered { workers: self.active, streams: now - slow }
+        Offered { workers: self.active, streams: now - slow, pace_bps: self.pace_bps }
     }
 
     fn measure(&mut self, path: &PathModel, outcome: &IntervalOutcome) -> TunerSample {
@@ -176,6 +179,7 @@ impl ModelRun {
         self.trace.workers.push(self.active);
         self.trace.steps.push((sample, decision));
         self.target = decision.target;
+        self.pace_bps = decision.stream_pacing_bps.map_or(f64::INFINITY, |rate| rate as f64);
     }
 
     fn sample(&self, path: &PathModel, outcome: &IntervalOutcome, measured: f64) -> TunerSample {

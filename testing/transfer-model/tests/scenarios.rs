@@ -1,10 +1,10 @@
 //! Floors of the controller on the scenarios that were used while it was written.
 
 use penstock_transfer_model::{
-    ContestRow, ControllerKind, ModelScenario, PathModel, PathSegment, contest, joining, run,
-    tuned_scenarios,
+    CapKind, ContestRow, ControllerKind, ModelScenario, PathModel, PathSegment, TransferTrace,
+    contest, joining, run, tuned_scenarios,
 };
-use penstock_tuner::{ChangeReason, Parallelism, TuningLimits};
+use penstock_tuner::{ChangeReason, Parallelism, TunerDecision, TunerSample, TuningLimits};
 
 /// Acceptance: 90 % of the best rate within ten seconds where 32 streams reach it.
 const T90_S_MAX: f64 = 10.0;
@@ -141,6 +141,71 @@ fn short_absence_leaves_few_streams() {
             let streams = later.iter().map(|one| f64::from(one.streams)).sum::<f64>() / 120.0;
             assert!(streams <= 38.0, "{background_streams}, seed {seed}: {streams}");
         }
+    }
+}
+
+/// Share of segments sent again, and mean rate, in the last half of a run.
+fn loss_and_rate(trace: &TransferTrace) -> (f64, f64) {
+    let half = &trace.steps[trace.steps.len() / 2..];
+    let sum = |value: fn(&TunerSample) -> u64| half.iter().map(|(one, _)| value(one)).sum::<u64>();
+    let lost = sum(|one| one.tcp.retransmitted_segments) as f64;
+    let lost = lost / sum(TunerSample::sent_segments) as f64;
+    (lost, trace.mean_bps(trace.steps.len() / 2..trace.steps.len()))
+}
+
+/// Short round trips and slow streams lose many segments at a policer and at a full link.
+#[test]
+fn paced_streams_lose_little() {
+    let short = PathModel { rtt_us: 2_000, ..PathModel::capped(6.0, 96.0) };
+    let policed = PathModel { cap: CapKind::Policer, ..short };
+    let full = PathModel { stream_bps: 1e9, capacity_bps: 40e6, ..short };
+    for path in [policed, full] {
+        // Long enough for the pace to be found again several times.
+        let scenario = ModelScenario { intervals: 480, ..ModelScenario::steady("paced", "", path) };
+        let mut kept = 0.0;
+        for seed in 0..9 {
+            let fixed = ControllerKind::Fixed.transfer(&scenario);
+            let (lost_before, _) = loss_and_rate(&run(&scenario, vec![fixed], seed)[0]);
+            let knee = ControllerKind::Knee.transfer(&scenario);
+            let (lost, rate_bps) = loss_and_rate(&run(&scenario, vec![knee], seed)[0]);
+            assert!(lost_before > 0.02, "{path:?}: {lost_before}");
+            assert!(rate_bps > 0.97 * path.capacity_bps, "{path:?}, seed {seed}: {rate_bps}");
+            kept += lost / lost_before / 9.0;
+        }
+        assert!(kept < 0.4, "{path:?}: {kept} of the loss");
+    }
+}
+
+#[test]
+fn random_loss_is_not_paced() {
+    let path = PathModel { random_loss: 0.03, rtt_us: 20_000, ..PathModel::capped(50.0, 400.0) };
+    let scenario = ModelScenario::steady("random", "", path);
+    for seed in 0..9 {
+        let trace = run(&scenario, vec![ControllerKind::Knee.transfer(&scenario)], seed).remove(0);
+        let paced = trace.steps.iter().filter(|(_, one)| one.stream_pacing_bps.is_some()).count();
+        assert!(paced > 0, "seed {seed}: it is tried");
+        assert!(paced * 8 < trace.steps.len(), "seed {seed}: {paced} intervals");
+    }
+}
+
+/// A pace that fits the narrow path does not bind on the wide one.
+#[test]
+fn pace_follows_wider_path() {
+    let narrow = PathModel { rtt_us: 2_000, ..PathModel::capped(1000.0, 40.0) };
+    let wide = PathModel { capacity_bps: 400e6, ..narrow };
+    let scenario = ModelScenario {
+        segments: vec![
+            PathSegment { from_interval: 0, path: narrow },
+            PathSegment { from_interval: 120, path: wide },
+        ],
+        ..ModelScenario::steady("wider", "", narrow)
+    };
+    for seed in 0..9 {
+        let trace = run(&scenario, vec![ControllerKind::Knee.transfer(&scenario)], seed).remove(0);
+        let is_paced = |(_, one): &(TunerSample, TunerDecision)| one.stream_pacing_bps.is_some();
+        assert!(trace.steps[80..120].iter().any(is_paced), "seed {seed}");
+        let found = trace.rate_bps[120..].iter().position(|rate| *rate > 0.9 * 400e6);
+        assert!(found.is_some_and(|intervals| intervals <= 80), "seed {seed}: {found:?}");
     }
 }
 

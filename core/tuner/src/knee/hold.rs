@@ -140,7 +140,14 @@ impl HoldState {
         }
     }
 
-    fn before(&self, workers: u16) -> RateLevel {
+    /// Second highest rate of the latest samples, in bits per second: without its dips, and its one peak.
+    pub(super) fn high_rate_bps(&self) -> f64 {
+        let mut rates: Vec<f64> = self.recent.iter().map(TunerSample::rate_bps).collect();
+        rates.sort_by(|a, b| b.total_cmp(a));
+        rates.get(1).or(rates.first()).copied().unwrap_or_default()
+    }
+
+    pub(super) fn before(&self, workers: u16) -> RateLevel {
         let mut level = RateLevel::at(workers);
         self.recent.iter().for_each(|sample| level.add(sample));
         level
@@ -166,6 +173,7 @@ impl KneeController {
             return self.rest(limit);
         }
         if self.hold.was_congested
+            && !self.pacing.is_on()
             && self.hold.up.elapsed >= PROBE_INTERVALS
             && limit.stage().is_some()
             && !self.hold.recent.iter().any(is_congested)
@@ -173,7 +181,11 @@ impl KneeController {
             self.restart(true);
             return ChangeReason::CongestionEnded;
         }
-        self.probe_if_due(limit).unwrap_or_else(|| self.rest(limit))
+        let paced = self.pace_if_due(limit);
+        // Paced streams would hide what a probe gains.
+        let may_probe = !self.pacing.is_on();
+        let probed = || may_probe.then(|| self.probe_if_due(limit)).flatten();
+        paced.or_else(probed).unwrap_or_else(|| self.rest(limit))
     }
 
     fn probe_if_due(&mut self, limit: BindingLimit) -> Option<ChangeReason> {

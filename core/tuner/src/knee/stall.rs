@@ -85,6 +85,8 @@ impl KneeController {
             // No growth while nothing arrives.
             KneeState::Trimming { .. } => None,
             KneeState::Baseline { .. } | KneeState::Holding | KneeState::Comparing { .. } => None,
+            // The streams stay.
+            KneeState::Pacing { .. } => None,
         }
     }
 }

@@ -38,7 +38,7 @@ impl TransferController for AimdController {
         self.loss = self.loss.max(sample.retransmit_share());
         if self.elapsed_us < STEP_US {
             let reason = ChangeReason::Measuring { intervals: 0 };
-            return TunerDecision { target: self.target, reason };
+            return TunerDecision { target: self.target, stream_pacing_bps: None, reason };
         }
         let rate = self.bytes as f64 * 8.0 / self.elapsed_us as f64;
         let decreases = self.loss > LOSS_MAX || rate < self.last * RATE_KEPT;
@@ -52,7 +52,7 @@ impl TransferController for AimdController {
         (self.elapsed_us, self.bytes, self.loss, self.last) = (0, 0, 0.0, rate);
         let change = StageChange { stage: PipelineStage::Streams, from, to: self.target.streams };
         let reason = ChangeReason::PeerRule { change, score: rate };
-        TunerDecision { target: self.target, reason }
+        TunerDecision { target: self.target, stream_pacing_bps: None, reason }
     }
 
     fn name(&self) -> &'static str {

@@ -81,7 +81,7 @@ impl TransferController for FalconLikeController {
         }
         if self.elapsed_us < PROBE_US {
             let reason = ChangeReason::Measuring { intervals: 0 };
-            return TunerDecision { target: self.target, reason };
+            return TunerDecision { target: self.target, stream_pacing_bps: None, reason };
         }
         let rate = self.bytes as f64 * 8.0 / self.measured_us.max(1) as f64;
         let loss = Some(self.retransmitted / self.sent.max(1.0)).filter(|loss| *loss < 1.0);
@@ -94,7 +94,7 @@ impl TransferController for FalconLikeController {
         (self.sent, self.retransmitted) = (0.0, 0.0);
         let change = StageChange { stage: PipelineStage::Streams, from, to: self.target.streams };
         let reason = ChangeReason::PeerRule { change, score: utility };
-        TunerDecision { target: self.target, reason }
+        TunerDecision { target: self.target, stream_pacing_bps: None, reason }
     }
 
     fn name(&self) -> &'static str {

@@ -21,7 +21,11 @@ impl FixedController {
 impl TransferController for FixedController {
     fn observe(&mut self, sample: &TunerSample) -> TunerDecision {
         let limit = BindingLimit::of(sample);
-        TunerDecision { target: self.0, reason: ChangeReason::Holding { limit } }
+        TunerDecision {
+            target: self.0,
+            stream_pacing_bps: None,
+            reason: ChangeReason::Holding { limit },
+        }
     }
 
     fn name(&self) -> &'static str {

@@ -33,7 +33,7 @@ impl TransferController for FtsLikeController {
         self.bytes = self.bytes.saturating_add(sample.bytes);
         if self.elapsed_us < STEP_US {
             let reason = ChangeReason::Measuring { intervals: 0 };
-            return TunerDecision { target: self.target, reason };
+            return TunerDecision { target: self.target, stream_pacing_bps: None, reason };
         }
         let rate = self.bytes as f64 * 8.0 / self.elapsed_us as f64;
         let former = self.average.unwrap_or(rate);
@@ -45,7 +45,7 @@ impl TransferController for FtsLikeController {
         self.target = self.limits.clamp(self.target.with(PipelineStage::Streams, to));
         let change = StageChange { stage: PipelineStage::Streams, from, to: self.target.streams };
         let reason = ChangeReason::PeerRule { change, score: average };
-        TunerDecision { target: self.target, reason }
+        TunerDecision { target: self.target, stream_pacing_bps: None, reason }
     }
 
     fn name(&self) -> &'static str {

@@ -72,6 +72,12 @@ pub struct TuningDecisionFacts {
     /// Writers that the decision asks for; the same where it changes none.
     #[serde(default)]
     pub target_writers: u16,
+    /// Most that each stream sent before the decision; null where streams were not paced.
+    #[serde(default)]
+    pub stream_pacing_bps: Option<u64>,
+    /// Most that each stream sends from then on; null where streams are not paced.
+    #[serde(default)]
+    pub target_stream_pacing_bps: Option<u64>,
     /// Limit that bound the transfer in that interval, such as `the path` or `the sender's processors`.
     pub bound_by: String,
     /// Reason in one sentence, with the figures behind it.
@@ -146,6 +152,8 @@ impl From<TuningReport> for TuningFacts {
                 target_readers: target.readers,
                 writers: now.writers,
                 target_writers: target.writers,
+                stream_pacing_bps: record.stream_pacing_bps,
+                target_stream_pacing_bps: record.decision.stream_pacing_bps,
                 bound_by: record.limit.to_string(),
                 reason: record.reason(),
             }

@@ -168,7 +168,7 @@ pub(super) const DEVICE_RULES: &[Rule] = &[
         risk: "fq's maxrate is for each flow, not for a device, and hits all traffic",
         sources: &["fasterdata.es.net/DTN/tuning", PACING],
         contradicted: &["bltierney/fasterdata-tuning paces every flow at 20 % by fq's maxrate"],
-        judge: |_| host("pacing", not_applicable("set for each copy: penstock cp --rate")),
+        judge: |_| host("pacing", not_applicable("by the tuner of a copy, and penstock cp --rate")),
         ..RULE
     },
 ];

@@ -14,6 +14,7 @@ use penstock_tuner::{
     BindingLimit, ChangeReason, KneeController, Parallelism, PipelineStage, StageChange,
     TransferController, TunerDecision, TunerSample, TuningLimits, TuningMode, WarmStart,
 };
+use penstock_units::BitRate;
 
 use super::host_searches::{SearchLimits, SearchMembership, SharedAnswer};
 use super::stream_tuning::{KnownStreams, RECEIVES, SharingBounds, TuningBounds, TuningReport};
@@ -59,6 +60,8 @@ pub struct TuningRecord {
     pub rate_bps: u64,
     /// Streams that were connected, readers and writers.
     pub workers: Parallelism,
+    /// Most bits per second of each stream before it; none where they were not paced.
+    pub stream_pacing_bps: Option<u64>,
     /// Limit that bound the interval.
     pub limit: BindingLimit,
     /// Decision of the controller, with the target of this transfer.
@@ -122,13 +125,14 @@ impl RateSeries {
     }
 }
 
-/// Settings in words.
-struct TunedSettings(Parallelism);
+/// Settings in words, with the pace of each stream.
+struct TunedSettings(Parallelism, Option<u64>);
 
 impl fmt::Display for TunedSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Parallelism { readers, streams, writers } = self.0;
-        write!(f, "{streams} streams, {readers} readers and {writers} writers")
+        let Self(Parallelism { readers, streams, writers }, pace_bps) = *self;
+        write!(f, "{streams} streams, {readers} readers and {writers} writers")?;
+        pace_bps.map_or(Ok(()), |rate| write!(f, ", {} for each stream", BitRate(rate)))
     }
 }
 
@@ -167,6 +171,8 @@ pub(super) struct AutoTuner {
     meter: TuningMeter,
     /// Streams, readers and writers that it asked for.
     wanted: Parallelism,
+    /// Most bits per second of each stream; none where they are not paced.
+    stream_pacing_bps: Option<u64>,
     started: Instant,
     records: Vec<TuningRecord>,
     left_out: u64,
@@ -177,6 +183,14 @@ pub(super) struct AutoTuner {
     /// Intervals until the next suggestion.
     silent: u32,
     ended: Option<&'static str>,
+}
+
+/// Answer of the search that decides: this transfer's settings, and the decision where it is new, with the number of
+/// transfers that it is for.
+struct TunedAnswer {
+    target: Parallelism,
+    stream_pacing_bps: Option<u64>,
+    decision: Option<(TunerDecision, u16)>,
 }
 
 /// Limits of at most `most` workers at each stage, where they are more than at the start; streams alone may become fewer.
@@ -229,6 +243,7 @@ impl AutoTuner {
             limits,
             meter: TuningMeter::default(),
             wanted: known.map_or(start, |known| Parallelism::streams(known.streams)),
+            stream_pacing_bps: None,
             started: Instant::now(),
             records: Vec::new(),
             left_out: 0,
@@ -245,8 +260,15 @@ impl AutoTuner {
         self.ended.is_none() && self.meter.is_due(end.session().id)
     }
 
-    /// Takes a sample of a running end. Returns the settings that both ends should change.
+    /// Takes a sample of a running end, and paces its streams. Returns the settings that both ends should change.
     pub(super) fn tick(&mut self, end: &Endpoint, bounds: TuningBounds) -> Option<Settings> {
+        let settings = self.observe(end, bounds);
+        // A session that replaces a lost one begins without.
+        end.session().pace_streams(self.stream_pacing_bps);
+        settings
+    }
+
+    fn observe(&mut self, end: &Endpoint, bounds: TuningBounds) -> Option<Settings> {
         if self.ended.is_some() {
             return None;
         }
@@ -272,6 +294,7 @@ impl AutoTuner {
                 }
                 _ => "the writers were changed by hand",
             });
+            self.stream_pacing_bps = None;
             self.leave();
             return None;
         }
@@ -324,11 +347,13 @@ impl AutoTuner {
             let change =
                 StageChange { stage: PipelineStage::Streams, from: self.start.streams, to };
             let reason = ChangeReason::WarmStart { change, transfers };
-            let (limit, decision) = (BindingLimit::of(&sample), TunerDecision { target, reason });
+            let decision = TunerDecision { target, stream_pacing_bps: None, reason };
+            let limit = BindingLimit::of(&sample);
             self.keep(TuningRecord {
                 at,
                 rate_bps,
                 workers,
+                stream_pacing_bps: None,
                 limit,
                 decision,
                 transfers: 1,
@@ -338,7 +363,8 @@ impl AutoTuner {
         if self.mode == TuningMode::History {
             return None;
         }
-        let (target, decision) = self.decide(&sample, sharing, known);
+        let TunedAnswer { target, stream_pacing_bps, decision } =
+            self.decide(&sample, sharing, known);
         if let Some((decision, transfers)) = decision {
             let decision = TunerDecision { target, ..decision };
             let is_applied = self.mode == TuningMode::Auto || !decision.reason.is_change();
@@ -348,6 +374,7 @@ impl AutoTuner {
                     at,
                     rate_bps,
                     workers,
+                    stream_pacing_bps: self.stream_pacing_bps,
                     limit: BindingLimit::of(&sample),
                     decision,
                     transfers,
@@ -355,15 +382,18 @@ impl AutoTuner {
                 });
             }
         }
-        if target == self.wanted {
+        if target == self.wanted && stream_pacing_bps == self.stream_pacing_bps {
             return None;
         }
         let why = self.latest.as_deref().unwrap_or_default();
+        let settings = TunedSettings(target, stream_pacing_bps);
         if self.mode == TuningMode::Auto {
-            tracing::info!("tunes to {}: {why}", TunedSettings(target));
-            return Some(changes(std::mem::replace(&mut self.wanted, target), target));
+            tracing::info!("tunes to {settings}: {why}");
+            self.stream_pacing_bps = stream_pacing_bps;
+            let before = std::mem::replace(&mut self.wanted, target);
+            return (before != target).then(|| changes(before, target));
         }
-        tracing::info!("would tune to {}: {why}", TunedSettings(target));
+        tracing::info!("would tune to {settings}: {why}");
         // The step is not taken, and the next sample would not show it.
         self.controller = KneeController::new(self.start, self.limits);
         self.silent = SUGGESTION_INTERVALS;
@@ -414,18 +444,20 @@ impl AutoTuner {
         sample: &TunerSample,
         sharing: Option<SharingBounds>,
         known: Option<KnownStreams>,
-    ) -> (Parallelism, Option<(TunerDecision, u16)>) {
+    ) -> TunedAnswer {
         match (&self.shared, sharing) {
             (Some(member), Some(SharingBounds { budget, .. })) => {
                 let (start, max) = (self.start, self.limits.max);
                 let known = known.map(|known| known.streams);
                 let limits = SearchLimits { start, known, max, budget };
-                let SharedAnswer { workers, decision } = member.observe(sample, limits);
-                (workers, decision)
+                let SharedAnswer { workers: target, stream_pacing_bps, decision } =
+                    member.observe(sample, limits);
+                TunedAnswer { target, stream_pacing_bps, decision }
             }
             _ => {
                 let decision = self.controller.observe(sample);
-                (decision.target, Some((decision, 1)))
+                let TunerDecision { target, stream_pacing_bps, .. } = decision;
+                TunedAnswer { target, stream_pacing_bps, decision: Some((decision, 1)) }
             }
         }
     }
@@ -440,6 +472,7 @@ impl AutoTuner {
     /// Changes the mode. Returns the settings to begin with where others are in place.
     fn switch(&mut self, mode: TuningMode) -> Option<Parallelism> {
         self.mode = mode;
+        self.stream_pacing_bps = None;
         self.share(false);
         match mode {
             TuningMode::Auto | TuningMode::History => {
@@ -608,7 +641,8 @@ mod tests {
     fn observed_changes_are_named_so() {
         let change = StageChange { stage: PipelineStage::Streams, from: 2, to: 1 };
         let reason = ChangeReason::Probing { change };
-        let decision = TunerDecision { target: Parallelism::streams(1), reason };
+        let target = Parallelism::streams(1);
+        let decision = TunerDecision { target, stream_pacing_bps: None, reason };
         // A mode that changes while it runs leaves the reasons of earlier decisions as they are.
         assert!(!reason_text(&decision, 1, true).contains("not applied"));
         assert!(reason_text(&decision, 1, false).ends_with("(not applied)"));

@@ -55,6 +55,8 @@ pub(crate) struct SearchMembership {
 pub(crate) struct SharedAnswer {
     /// Workers that it should have now.
     pub(crate) workers: Parallelism,
+    /// Most bits per second of each stream; none where they are not paced.
+    pub(crate) stream_pacing_bps: Option<u64>,
     /// Decision that it has not seen yet, with the number of transfers that it is for.
     pub(crate) decision: Option<(TunerDecision, u16)>,
 }
@@ -120,10 +122,11 @@ impl HostSearches {
         let member = search.members.get_mut(&id).expect("this transfer has joined");
         let streams = member.given.streams.min(free.max(sample.active.streams)).max(1);
         member.holding = sample.active.streams.max(streams);
+        let stream_pacing_bps = decision.and_then(|decision| decision.stream_pacing_bps);
         let is_new = std::mem::replace(&mut member.round, round) != round;
         let decision = decision.filter(|_| is_new).map(|decision| (decision, transfers));
         let workers = member.given.with(PipelineStage::Streams, streams);
-        SharedAnswer { workers, decision }
+        SharedAnswer { workers, stream_pacing_bps, decision }
     }
 }
 

@@ -99,6 +99,15 @@ impl Transport {
         }
     }
 
+    /// Limits how fast the kernel sends, in bits per second; `None` removes the limit.
+    ///
+    /// # Errors
+    /// If the socket is closed.
+    pub fn set_pace(&self, rate_bps: Option<u64>) -> io::Result<()> {
+        let Self::Tcp(tcp) = self else { return Ok(()) };
+        options::set_max_pacing_rate(tcp, rate_bps.map_or(u64::MAX, |rate| (rate / 8).max(1)))
+    }
+
     /// IP address of the peer; `None` for local sockets.
     #[must_use]
     pub fn peer_address(&self) -> Option<std::net::IpAddr> {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -59,6 +59,8 @@ pub struct Session {
     /// Requested number of streams.
     pub wanted_streams: AtomicU16,
     streams_peak: AtomicU16,
+    /// Most bits per second of each stream, by the kernel's pacing; 0 without.
+    stream_pace_bps: AtomicU64,
     key: SessionKey,
     streams: Mutex<BTreeMap<StreamId, DataStream>>,
     /// Closed at the end; at an abrupt one after the pool.
@@ -108,6 +110,7 @@ impl Session {
             started: Instant::now(),
             wanted_streams: AtomicU16::new(streams.clamp(1, STREAMS_MAX)),
             streams_peak: AtomicU16::new(0),
+            stream_pace_bps: AtomicU64::new(0),
             options,
             key,
             streams: Mutex::default(),
@@ -221,10 +224,33 @@ impl Session {
         if self.is_over() || streams.contains_key(&stream) {
             return Ok(false);
         }
+        if let Some(pace_bps) = self.stream_pace() {
+            handle.set_pace(Some(pace_bps))?;
+        }
         streams.insert(stream, DataStream { transport: handle, broken: false, finished: false });
         let count = u16::try_from(streams.len()).unwrap_or(u16::MAX);
         self.streams_peak.fetch_max(count, Ordering::Relaxed);
         Ok(true)
+    }
+
+    /// Most bits per second that the kernel sends on each stream; none without pacing.
+    #[must_use]
+    pub fn stream_pace(&self) -> Option<u64> {
+        Some(self.stream_pace_bps.load(Ordering::Relaxed)).filter(|rate| *rate > 0)
+    }
+
+    /// Paces each stream to `rate_bps`, or none.
+    pub fn pace_streams(&self, rate_bps: Option<u64>) {
+        let rate_bps = rate_bps.map(|rate| rate.max(1));
+        if self.stream_pace() == rate_bps {
+            return;
+        }
+        let streams = lock(&self.streams);
+        self.stream_pace_bps.store(rate_bps.unwrap_or(0), Ordering::Relaxed);
+        for stream in streams.values() {
+            // A stream that has just broken needs no pace.
+            let _ = stream.transport.set_pace(rate_bps);
+        }
     }
 
     /// Removes a stream and keeps its kernel measurements.
