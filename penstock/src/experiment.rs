@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, anyhow};
+use penstock_random::Random;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -35,7 +36,8 @@ Exit code 3: a program failed, or a figure is above its bound.
 Examples:
   penstock experiment list
   penstock experiment run heps-fabric
-  penstock experiment run buffers --case stock --case tuned --repeat 3 --json")]
+  penstock experiment run buffers --case stock --case tuned --repeat 3 --json
+  penstock experiment run heps-fabric --repeat 2 --shuffle 1")]
 pub(crate) struct ExperimentArgs {
     #[command(subcommand)]
     command: ExperimentCommand,
@@ -70,6 +72,9 @@ enum ExperimentCommand {
         #[arg(long, value_name = "N", default_value_t = 1)]
         #[arg(value_parser = clap::value_parser!(u8).range(1..=99))]
         tries: u8,
+        /// Play the cases in rounds of random order, from this seed, so that a slow change of the machine favours none
+        #[arg(long, value_name = "SEED")]
+        shuffle: Option<u64>,
         /// Print one JSON object; docs/json.md has its fields
         #[arg(long)]
         json: bool,
@@ -136,13 +141,14 @@ struct ExperimentCase {
 pub(crate) fn run(args: &ExperimentArgs) -> Result<Code, CommandFailure> {
     match &args.command {
         ExperimentCommand::List { folder, json } => list(folder.as_deref(), *json),
-        ExperimentCommand::Run { folder, case, output, repeat, tries, json } => {
+        ExperimentCommand::Run { folder, case, output, repeat, tries, shuffle, json } => {
             let output = std::path::absolute(output).context("--output").or_exit(Code::Usage)?;
             if !output.is_dir() {
                 let error = anyhow!("--output {}: there is no such folder", output.display());
                 return Err(CommandFailure::new(Code::Usage, error));
             }
-            let plays = Plays { repeat: usize::from(*repeat), tries: usize::from(*tries) };
+            let (repeat, tries) = (usize::from(*repeat), usize::from(*tries));
+            let plays = Plays { repeat, tries, shuffle: *shuffle };
             if folder.join("experiment.toml").exists() {
                 return measure(folder, case, &output, plays, *json);
             }
@@ -160,12 +166,33 @@ pub(crate) fn run(args: &ExperimentArgs) -> Result<Code, CommandFailure> {
     }
 }
 
-/// Number of plays of a case.
+/// Number of plays of a case, and their order.
 #[derive(Debug, Clone, Copy)]
 struct Plays {
     repeat: usize,
     /// Most plays, while plays are not valid.
     tries: usize,
+    /// Seed of a random order.
+    shuffle: Option<u64>,
+}
+
+impl Plays {
+    /// Numbers of the cases in the order in which they are played: one after another, or in rounds of random order.
+    fn order(&self, cases: usize) -> Vec<usize> {
+        let Some(seed) = self.shuffle else {
+            return (0..cases).flat_map(|case| std::iter::repeat_n(case, self.repeat)).collect();
+        };
+        let mut random = Random::new(seed);
+        let mut round: Vec<usize> = (0..cases).collect();
+        let mut order = Vec::with_capacity(cases * self.repeat);
+        for _ in 0..self.repeat {
+            for last in (1..cases).rev() {
+                round.swap(last, random.below(last as u64 + 1) as usize);
+            }
+            order.extend(&round);
+        }
+        order
+    }
 }
 
 fn read(folder: &Path) -> Result<Experiment, CommandFailure> {
@@ -282,45 +309,40 @@ fn measure(
     let labs = LabDirectories::open()?;
     let mut rows = Vec::new();
     let mut code = Code::Done;
-    for (index, case) in cases.iter().enumerate() {
+    let mut played: Vec<Vec<ScenarioReportJson>> = cases.iter().map(|_| Vec::new()).collect();
+    let order = plays.order(cases.len());
+    for (index, of) in order.iter().enumerate() {
+        let case = cases[*of];
         let title = case.title.as_ref().map_or(String::new(), |title| format!(" ({title})"));
-        say(format!("case {} of {}: {}{title}", index + 1, cases.len(), case.name));
-        let mut reports = Vec::new();
-        for _ in 0..plays.repeat {
-            for again in (0..plays.tries).rev() {
-                let report = match &experiment.scenario {
-                    Some(scenario) => {
-                        play(&folder.join(scenario), &case.with, &labs, None, output)?
-                    }
-                    None => command(&experiment, case, folder)?,
-                };
-                let valid = report.valid;
-                refuse_unknown_links(&experiment, &report)?;
-                for reason in report.invalid_because() {
-                    let next = if again > 0 { "; it is played again" } else { "" };
-                    say(format!("  not valid: {reason}{next}"));
-                }
-                reports.push(report);
-                if valid {
-                    break;
-                }
+        say(format!("play {} of {}: {}{title}", index + 1, order.len(), case.name));
+        for again in (0..plays.tries).rev() {
+            let report = match &experiment.scenario {
+                Some(scenario) => play(&folder.join(scenario), &case.with, &labs, None, output)?,
+                None => command(&experiment, case, folder)?,
+            };
+            let valid = report.valid;
+            refuse_unknown_links(&experiment, &report)?;
+            for reason in report.invalid_because() {
+                let next = if again > 0 { "; it is played again" } else { "" };
+                say(format!("  not valid: {reason}{next}"));
+            }
+            let of_this = row(&experiment, case, std::slice::from_ref(&report));
+            say(format!("  {}", figures(&experiment, &of_this)));
+            played[*of].push(report);
+            if valid {
+                break;
             }
         }
+    }
+    for (case, reports) in cases.iter().zip(&played) {
         let is_any = reports.iter().any(|report| report.valid);
         for failed in reports.iter().filter(|report| report.valid || !is_any).flat_map(failures) {
             say(failed);
             code = Code::Partial;
         }
-        let row = row(&experiment, case, &reports);
-        let figures: Vec<String> = experiment
-            .column
-            .iter()
-            .zip(&row.measured)
-            .map(|(column, value)| format!("{} {}", column.name, number(*value)))
-            .collect();
-        say(format!("  {}", figures.join(", ")));
+        let row = row(&experiment, case, reports);
         for column in &row.above_bounds {
-            say(format!("  {column} is above its bound"));
+            say(format!("{}: {column} is above its bound", case.name));
             code = Code::Partial;
         }
         rows.push(row);
@@ -339,6 +361,14 @@ fn measure(
         print(&markdown(&experiment, &rows))?;
     }
     Ok(code)
+}
+
+/// Figures of a row with their headings.
+fn figures(experiment: &Experiment, row: &ExperimentRowJson) -> String {
+    let columns = experiment.column.iter().zip(&row.measured);
+    let all: Vec<String> =
+        columns.map(|(column, value)| format!("{} {}", column.name, number(*value))).collect();
+    all.join(", ")
 }
 
 /// Runs a case that is a `penstock` command in the experiment's folder.
@@ -536,4 +566,24 @@ fn print(text: &str) -> Result<Code, CommandFailure> {
 
 const fn one() -> f64 {
     1.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shuffled_rounds_have_each_case() {
+        let plays = Plays { repeat: 3, tries: 1, shuffle: None };
+        assert_eq!(plays.order(2), [0, 0, 0, 1, 1, 1]);
+        let plays = Plays { repeat: 5, shuffle: Some(3), ..plays };
+        let order = plays.order(6);
+        assert_eq!(order, plays.order(6), "by its seed alone");
+        let mut rounds: Vec<Vec<usize>> = order.chunks(6).map(<[usize]>::to_vec).collect();
+        assert!(rounds.windows(2).any(|pair| pair[0] != pair[1]), "{rounds:?}");
+        for round in &mut rounds {
+            round.sort_unstable();
+            assert_eq!(*round, [0, 1, 2, 3, 4, 5]);
+        }
+    }
 }
