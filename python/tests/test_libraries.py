@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import daemons
 np = pytest.importorskip("numpy")
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow.parquet")
 
 pytestmark = pytest.mark.libraries
 
@@ -49,6 +51,24 @@ def frame() -> Any:
             "detector": random.choice(["barrel", "endcap"], rows),
         }
     )
+
+
+def test_exported_history(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    agent = daemons.Daemon(tmp_path, ("--root", str(tmp_path / "data"))).start()
+    try:
+        for size in (0, 5, 3_000_000):
+            (tmp_path / "file").write_bytes(bytes(size))
+            target = f"penstock://{agent.listen}/of{size}"
+            daemons.run(agent.state, "cp", "--tune", "off", str(tmp_path / "file"), target)
+    finally:
+        agent.stop()
+    listed = json.loads(daemons.run(agent.state, "tune", "history", "--json").stdout)["transfers"]
+    assert [row["announced_bytes"] for row in sorted(listed, key=lambda row: row["id"])] == [0, 5, 3_000_000]
+    exported = tmp_path / "history.parquet"
+    daemons.run(agent.state, "tune", "export", str(exported))
+    rows = pa.parquet.read_table(exported).to_pylist()
+    assert {row["id"]: row for row in rows} == {row["id"]: {name: row.get(name) for name in rows[0]} for row in listed}
 
 
 def test_pandas(url: str, options: dict[str, Any], frame: Any, stored: Path) -> None:
