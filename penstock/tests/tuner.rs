@@ -370,6 +370,21 @@ fn running_copy_switches_tuner() {
 }
 
 #[test]
+fn untuned_copy_switches_tuner_on() {
+    let path = CappedPath::new(326, 24);
+    let (mut client, id) = path.start(&["--tune", "off"]);
+    wait_until("it is switched on", REASON_TIMEOUT, || {
+        assert!(!client.is_over(), "the copy ends before it is changed");
+        let set = run(path.env.penstock().args(["transfers", "set", &id, "--tune", "auto"]));
+        (set.code == 0).then_some(())
+    });
+    path.wait_for_reason(&mut client, &id, "Tries streams");
+    let done = client.wait().good();
+    assert_same(&path.env.source, &path.env.root);
+    assert!(done.number("streams") > default_streams(), "{done:?}");
+}
+
+#[test]
 fn stalled_path_keeps_streams() {
     let path = CappedPath::new(308, 32);
     let (mut client, id) = path.start(&[]);

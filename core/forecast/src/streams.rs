@@ -1,4 +1,4 @@
-//! Streams to begin a transfer with: those that the best of the latest transfers of a path ended with.
+//! Streams to begin a transfer with, and the rate of one: those of the best of the latest transfers of a path.
 
 use crate::online::{TRANSFERS_MIN, WINDOW_TRANSFERS, weight_of_rank};
 use crate::quantiles::WeightedValues;
@@ -16,10 +16,12 @@ pub struct StreamsOutcome {
 }
 
 /// Streams that history recommends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StreamsAdvice {
     /// Number of streams, one that a transfer had.
     pub streams: u16,
+    /// Rate of one of them in the best transfers, in bits per second.
+    pub stream_bps: f64,
     /// Transfers of the path that were compared.
     pub transfers: u32,
 }
@@ -37,7 +39,8 @@ pub fn advise_streams(newest_first: &[StreamsOutcome]) -> Option<StreamsAdvice> 
     }
     let weighted = || latest.iter().enumerate().map(|(rank, one)| (*one, weight_of_rank(rank)));
     let rates = WeightedValues::new(weighted().map(|(one, weight)| (one.bits_per_second, weight)));
-    let good = rates.quantiles()?.p90 * GOOD_RATE_SHARE;
+    let best_bps = rates.quantiles()?.p90;
+    let good = best_bps * GOOD_RATE_SHARE;
     let mut best: Vec<(u16, f64)> = weighted()
         .filter(|(one, _)| one.bits_per_second >= good)
         .map(|(one, weight)| (one.streams, weight))
@@ -51,7 +54,7 @@ pub fn advise_streams(newest_first: &[StreamsOutcome]) -> Option<StreamsAdvice> 
     });
     let streams = median.or(best.last())?.0;
     let transfers = u32::try_from(latest.len()).unwrap_or(u32::MAX);
-    Some(StreamsAdvice { streams, transfers })
+    Some(StreamsAdvice { streams, stream_bps: best_bps / f64::from(streams), transfers })
 }
 
 #[cfg(test)]
@@ -70,7 +73,8 @@ mod tests {
     fn best_transfers_name_streams() {
         let found = [(16, 98.0), (15, 100.0), (16, 95.0), (17, 97.0), (16, 99.0), (2, 13.0)];
         let advice = advise_streams(&outcomes(&found)).unwrap();
-        assert_eq!(advice, StreamsAdvice { streams: 16, transfers: 6 });
+        assert_eq!((advice.streams, advice.transfers), (16, 6));
+        assert!((97.0..=100.0).contains(&(advice.stream_bps * 16.0)), "{advice:?}");
     }
 
     #[test]

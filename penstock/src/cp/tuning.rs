@@ -16,7 +16,6 @@ use super::{CpArgs, Streams, Tune};
 pub(super) fn of_sender(args: &CpArgs) -> StreamTuning {
     let Streams(streams) = args.streams;
     let mode = match args.tune {
-        Tune::Off => return StreamTuning::Kept("--tune off"),
         Tune::Auto if streams.is_some() => {
             return StreamTuning::Kept("--streams names a number");
         }
@@ -26,11 +25,14 @@ pub(super) fn of_sender(args: &CpArgs) -> StreamTuning {
         _ if args.via_ssh => {
             return StreamTuning::Kept("each stream through ssh is a process of its own");
         }
-        Tune::Auto => TuningMode::Auto,
+        // A request may switch it on while the copy runs.
+        Tune::Auto | Tune::Off => TuningMode::Auto,
         Tune::Observe => TuningMode::Observe,
     };
     let start = streams.unwrap_or_else(|| default_streams(args.checksum));
-    StreamTuning::within(start, TuningBounds { mode, streams_max: STREAMS_MAX, sharing: None })
+    let tuning =
+        StreamTuning::within(start, TuningBounds { mode, streams_max: STREAMS_MAX, sharing: None });
+    if args.tune == Tune::Off { tuning.switched_off("--tune off") } else { tuning }
 }
 
 /// Streams of the request for a copy between two agents: none where the source's agent is to choose and tune them.

@@ -51,6 +51,7 @@ impl StreamsMemory {
         let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let latest = hosts.get_mut(&(host.to_owned(), protection))?;
         let advice = advise_streams(latest.make_contiguous())?;
-        Some(KnownStreams { streams: advice.streams, transfers: advice.transfers })
+        let stream_bps = advice.stream_bps as u64;
+        Some(KnownStreams { streams: advice.streams, stream_bps, transfers: advice.transfers })
     }
 }

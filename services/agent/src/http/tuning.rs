@@ -34,7 +34,7 @@ pub struct TuningFacts {
     pub decisions: Vec<TuningDecisionFacts>,
     /// Number of earlier decisions that `decisions` leaves out.
     pub decisions_left_out: u64,
-    /// Rate and streams over the whole transfer at equal distances, in less than 512 points; empty with `off`.
+    /// Rate and streams over the whole transfer at equal distances, in less than 512 points; empty where nothing is measured.
     #[serde(default)]
     pub series: Vec<RatePointFacts>,
     /// Forecasts of the rate of a running transfer from now on; empty without a model of sequences.

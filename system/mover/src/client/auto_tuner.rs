@@ -149,6 +149,8 @@ pub(super) struct AutoTuner {
     mode: TuningMode,
     /// Most that it may do by a request for this transfer, which may change while it runs.
     asked: TuningMode,
+    /// Reason where that is nothing.
+    off: &'static str,
     /// True until the settings in place, its own or those set by hand, are taken over.
     takes_over: bool,
     /// Search of this transfer alone.
@@ -231,6 +233,7 @@ impl AutoTuner {
         Self {
             mode: TuningMode::Auto,
             asked: TuningMode::Auto,
+            off: SET_OFF,
             takes_over: false,
             controller: KneeController::new(warm_start(start, known), limits),
             shared,
@@ -253,6 +256,12 @@ impl AutoTuner {
             silent: 0,
             ended: None,
         }
+    }
+
+    /// The same, switched off for this reason.
+    pub(super) fn switched_off(mut self, reason: &'static str) -> Self {
+        (self.mode, self.asked, self.off) = (TuningMode::Off, TuningMode::Off, reason);
+        self
     }
 
     /// True if a sample of this end is due.
@@ -342,7 +351,7 @@ impl AutoTuner {
         }
         let known = self.known.take();
         self.has_known |= known.is_some();
-        if let Some(KnownStreams { streams: to, transfers }) = known {
+        if let Some(KnownStreams { streams: to, transfers, .. }) = known {
             let target = self.start.with(PipelineStage::Streams, to);
             let change =
                 StageChange { stage: PipelineStage::Streams, from: self.start.streams, to };
@@ -368,7 +377,10 @@ impl AutoTuner {
         if let Some((decision, transfers)) = decision {
             let decision = TunerDecision { target, ..decision };
             let is_applied = self.mode == TuningMode::Auto || !decision.reason.is_change();
-            self.latest = Some(reason_text(&decision, transfers, is_applied));
+            // While slow intervals are joined, the decision before them still says why.
+            if decision.reason != ChangeReason::Joining || self.latest.is_none() {
+                self.latest = Some(reason_text(&decision, transfers, is_applied));
+            }
             if decision.reason.is_notable() {
                 self.keep(TuningRecord {
                     at,
@@ -498,7 +510,7 @@ impl AutoTuner {
         if let Some(RECEIVES) = self.ended {
             return Err(RECEIVES);
         }
-        self.asked = mode;
+        (self.asked, self.off) = (mode, SET_OFF);
         if mode > TuningMode::Off {
             self.ended = None;
             self.takes_over = true;
@@ -538,7 +550,7 @@ impl AutoTuner {
             false => HISTORY_LACKS,
         };
         let of_mode = || match self.mode {
-            TuningMode::Off if self.asked == TuningMode::Off => Some(SET_OFF),
+            TuningMode::Off if self.asked == TuningMode::Off => Some(self.off),
             TuningMode::Off => Some(SWITCHED_OFF),
             TuningMode::History => Some(of_history()),
             TuningMode::Observe | TuningMode::Auto => None,
@@ -626,7 +638,7 @@ mod tests {
 
     #[test]
     fn history_mode_keeps_known_streams() {
-        let known = KnownStreams { streams: 16, transfers: 5 };
+        let known = KnownStreams { streams: 16, stream_bps: 6_000_000, transfers: 5 };
         let mut tuner = AutoTuner::new(4, Some(known), None);
         assert_eq!(tuner.switch(TuningMode::History), None);
         assert_eq!((tuner.wanted.streams, tuner.report().ended), (16, Some(HISTORY_KEEPS)));

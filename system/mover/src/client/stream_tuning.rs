@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
+use penstock_protocol::digest::Algorithm;
 use penstock_tuner::{TunerSample, TuningMode};
 
 use super::auto_tuner::{RatePoint, TuningRecord};
@@ -12,6 +13,9 @@ use crate::base::lock::lock;
 /// Reason of a transfer that this end receives.
 pub(crate) const RECEIVES: &str =
     "this end receives: only the sending end measures what its streams gain";
+
+/// Smallest block that is chosen for slow streams: the overhead of smaller ones shows in a copy's processor time.
+const BLOCK_BYTES_MIN: u32 = 256 << 10;
 
 /// Reason of a transfer over another protocol.
 pub(crate) const GATEWAY: &str = "it goes by HTTP or root://, over the connections of its client";
@@ -30,6 +34,8 @@ pub enum StreamTuning {
         bounds: Box<TuningBoundsSource>,
         /// Search that it shares with other transfers.
         shared: SharedSearch,
+        /// Reason why it begins switched off; none where it tunes from the start.
+        off: Option<&'static str>,
     },
 }
 
@@ -38,6 +44,8 @@ pub enum StreamTuning {
 pub struct KnownStreams {
     /// Streams that the best of the transfers had at their end.
     pub streams: u16,
+    /// Rate of one of them, in bits per second.
+    pub stream_bps: u64,
     /// Transfers that were compared.
     pub transfers: u32,
 }
@@ -84,7 +92,16 @@ impl StreamTuning {
     #[must_use]
     pub fn within(start: u16, bounds: TuningBounds) -> Self {
         let (bounds, shared) = (Box::new(move || bounds), SharedSearch::default());
-        Self::Tuned { start, known: None, bounds, shared }
+        Self::Tuned { start, known: None, bounds, shared, off: None }
+    }
+
+    /// The same, switched off for this reason until a request switches it on.
+    #[must_use]
+    pub fn switched_off(mut self, reason: &'static str) -> Self {
+        if let Self::Tuned { off, .. } = &mut self {
+            *off = Some(reason);
+        }
+        self
     }
 
     /// Streams to begin with where they are others than those of the request.
@@ -93,6 +110,16 @@ impl StreamTuning {
             Self::Tuned { known: Some(known), .. } => Some(known.streams),
             _ => None,
         }
+    }
+
+    /// Block size to begin with where a block of the request takes a known stream more than a second: the last blocks of a
+    /// copy, and one of a stream that is given back, take that long. None where parts of a digest depend on the size, since
+    /// an earlier transfer is continued only at its own.
+    pub(crate) fn block_to_begin(&self, asked_bytes: u32, algorithm: Algorithm) -> Option<u32> {
+        let Self::Tuned { known: Some(known), .. } = self else { return None };
+        let bytes = u32::try_from(known.stream_bps / 8).unwrap_or(u32::MAX).max(BLOCK_BYTES_MIN);
+        let block_bytes = 1 << bytes.ilog2();
+        (block_bytes < asked_bytes && !algorithm.needs_grid()).then_some(block_bytes)
     }
 
     /// Reason why the streams stay; empty where they are tuned.
@@ -165,6 +192,25 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn slow_streams_begin_with_small_blocks() {
+        const ASKED_BYTES: u32 = 4 << 20;
+        let block = |stream_bps, algorithm| {
+            let bounds = TuningBounds { mode: TuningMode::Auto, streams_max: 64, sharing: None };
+            let mut tuning = StreamTuning::within(2, bounds);
+            if let StreamTuning::Tuned { known, .. } = &mut tuning {
+                *known = Some(KnownStreams { streams: 16, stream_bps, transfers: 5 });
+            }
+            tuning.block_to_begin(ASKED_BYTES, algorithm)
+        };
+        assert_eq!(block(6_000_000, Algorithm::Crc32c), Some(512 << 10));
+        assert_eq!(block(0, Algorithm::Adler32), Some(BLOCK_BYTES_MIN));
+        assert_eq!(block(u64::MAX, Algorithm::Crc32c), None);
+        assert_eq!(block(8 * u64::from(ASKED_BYTES), Algorithm::Crc32c), None, "a second");
+        assert_eq!(block(8 * u64::from(ASKED_BYTES) - 8, Algorithm::Crc32c), Some(2 << 20));
+        assert_eq!(block(6_000_000, Algorithm::Blake3), None, "a partial file keeps its size");
+    }
 
     #[test]
     fn settled_streams_ignore_search() {

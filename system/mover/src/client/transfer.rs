@@ -334,8 +334,12 @@ impl TransferState {
     fn new(plan: TransferConfig) -> io::Result<Self> {
         let tuner = match plan.tuning {
             StreamTuning::Kept(_) => None,
-            StreamTuning::Tuned { start, known, ref shared, .. } => {
-                Some(Mutex::new(AutoTuner::new(start, known, shared.take())))
+            StreamTuning::Tuned { start, known, ref shared, off, .. } => {
+                let tuner = AutoTuner::new(start, known, shared.take());
+                Some(Mutex::new(match off {
+                    Some(reason) => tuner.switched_off(reason),
+                    None => tuner,
+                }))
             }
         };
         Ok(Self {

@@ -208,6 +208,10 @@ impl AgentInner {
         if let Some(streams) = tuning.streams_to_begin() {
             push.options.settings.streams = Some(streams);
         }
+        let options = &mut push.options;
+        if let Some(block_bytes) = tuning.block_to_begin(options.block_bytes, options.algorithm) {
+            options.block_bytes = block_bytes;
+        }
         let conditions = self.start_conditions(Some(&push.options));
         let memory = Arc::new(self.memory.acquire(push.options.block_bytes)?);
         let homes = self.homes_towards(&to);

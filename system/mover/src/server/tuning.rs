@@ -174,6 +174,6 @@ impl AgentInner {
         };
         let membership = SearchMembership::new(&self.searches, host, id);
         let shared = SharedSearch::of(membership);
-        StreamTuning::Tuned { start, known, bounds: Box::new(bounds), shared }
+        StreamTuning::Tuned { start, known, bounds: Box::new(bounds), shared, off: None }
     }
 }
