@@ -102,7 +102,7 @@ pub enum ChangeReason {
     Pacing { stream_bps: f64, loss_percent: f64 },
     /// A pace lost less and cost no rate.
     Paced { stream_bps: f64, gain_percent: f64, loss_percent: f64 },
-    /// Pacing lost as much, cost rate, or is not needed.
+    /// A pace lost as much, or cost rate.
     Unpaced { gain_percent: f64, loss_percent: f64 },
     /// Paced streams send without a pace for a while.
     ComparingUnpaced,

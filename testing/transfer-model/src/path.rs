@@ -143,15 +143,13 @@ pub(crate) fn share(path: &PathModel, offered: &[Offered]) -> Vec<IntervalOutcom
         let write = path.write.rate(one.workers.writers);
         (read, write, read.min(write).min(path.cpu_bps).min(path.limit_bps))
     };
-    let mut demands: Vec<(f64, f64)> = offered
-        .iter()
-        .map(|one| {
-            let cap = stream_rate.min(one.pace_bps);
-            (one.streams, cap.min(hosts(one).2 / one.streams.max(1e-9)))
-        })
-        .collect();
     let greedy: Vec<(f64, f64)> =
         offered.iter().map(|one| (one.streams, stream_rate.min(one.pace_bps))).collect();
+    let mut demands: Vec<(f64, f64)> = offered
+        .iter()
+        .zip(&greedy)
+        .map(|(one, (count, cap))| (*count, cap.min(hosts(one).2 / count.max(1e-9))))
+        .collect();
     let background = (f64::from(path.background_streams), stream_rate);
     demands.push(background);
     let level = fair_level(&demands, path.capacity_bps);

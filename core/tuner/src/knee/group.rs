@@ -25,7 +25,7 @@ impl KneeController {
         let target = limits.clamp(self.target.with(PipelineStage::Streams, streams));
         if target != self.target {
             self.target = target;
-            (self.settling, self.connecting) = (u32::MAX, 0);
+            self.settle();
             self.restart(true);
         } else if !matches!(self.state, KneeState::Holding) {
             self.restart(true);

@@ -181,11 +181,12 @@ impl KneeController {
             self.restart(true);
             return ChangeReason::CongestionEnded;
         }
-        let paced = self.pace_if_due(limit);
+        if let Some(reason) = self.pace_if_due(limit) {
+            return reason;
+        }
         // Paced streams would hide what a probe gains.
-        let may_probe = !self.pacing.is_on();
-        let probed = || may_probe.then(|| self.probe_if_due(limit)).flatten();
-        paced.or_else(probed).unwrap_or_else(|| self.rest(limit))
+        let probed = if self.pacing.is_on() { None } else { self.probe_if_due(limit) };
+        probed.unwrap_or_else(|| self.rest(limit))
     }
 
     fn probe_if_due(&mut self, limit: BindingLimit) -> Option<ChangeReason> {

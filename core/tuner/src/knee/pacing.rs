@@ -116,20 +116,22 @@ impl KneeController {
         if self.pacing.is_on() {
             return (self.pacing.elapsed >= self.pacing.paced_for).then(|| self.compare_unpaced());
         }
+        let is_due = self.pacing.elapsed >= self.pacing.attempt_wait;
+        if !is_due || limit.stage() != Some(PipelineStage::Streams) {
+            return None;
+        }
         let before = self.hold.before(self.target.streams);
         let sigma = self.noise.sigma();
         let is_steady = !before.is_falling(sigma) && !before.is_jumping(sigma);
-        let may_pace = limit.stage() == Some(PipelineStage::Streams)
-            && before.loss_share() >= LOSS_MIN
-            && before.lost_segments() >= LOST_SEGMENTS_MIN
-            && is_steady;
-        if self.pacing.elapsed < self.pacing.attempt_wait || !may_pace {
+        let is_lossy =
+            before.loss_share() >= LOSS_MIN && before.lost_segments() >= LOST_SEGMENTS_MIN;
+        if !is_lossy || !is_steady {
             return None;
         }
         let stream_bps = self.hold.high_rate_bps() / f64::from(before.workers.max(1)) * PACED_SHARE;
         let is_near = |kept: &f64| *kept < stream_bps * KEPT_OVER_RATE;
-        let kept_bps = self.pacing.kept_bps.filter(is_near).unwrap_or(stream_bps);
-        let first_bps = stream_bps.max(kept_bps);
+        let kept_bps = self.pacing.kept_bps.filter(is_near);
+        let first_bps = kept_bps.map_or(stream_bps, |kept| kept.max(stream_bps));
         Some(self.try_pace(before, first_bps, PaceCorrections::default()))
     }
 

@@ -16,7 +16,7 @@ use penstock_tuner::{
 };
 use penstock_units::BitRate;
 
-use super::host_searches::{SearchLimits, SearchMembership, SharedAnswer};
+use super::host_searches::{SearchAnswer, SearchLimits, SearchMembership};
 use super::stream_tuning::{KnownStreams, RECEIVES, SharingBounds, TuningBounds, TuningReport};
 use crate::endpoint::end::Endpoint;
 use crate::endpoint::tuning_meter::TuningMeter;
@@ -185,14 +185,6 @@ pub(super) struct AutoTuner {
     /// Intervals until the next suggestion.
     silent: u32,
     ended: Option<&'static str>,
-}
-
-/// Answer of the search that decides: this transfer's settings, and the decision where it is new, with the number of
-/// transfers that it is for.
-struct TunedAnswer {
-    target: Parallelism,
-    stream_pacing_bps: Option<u64>,
-    decision: Option<(TunerDecision, u16)>,
 }
 
 /// Limits of at most `most` workers at each stage, where they are more than at the start; streams alone may become fewer.
@@ -372,7 +364,7 @@ impl AutoTuner {
         if self.mode == TuningMode::History {
             return None;
         }
-        let TunedAnswer { target, stream_pacing_bps, decision } =
+        let SearchAnswer { workers: target, stream_pacing_bps, decision } =
             self.decide(&sample, sharing, known);
         if let Some((decision, transfers)) = decision {
             let decision = TunerDecision { target, ..decision };
@@ -456,20 +448,18 @@ impl AutoTuner {
         sample: &TunerSample,
         sharing: Option<SharingBounds>,
         known: Option<KnownStreams>,
-    ) -> TunedAnswer {
+    ) -> SearchAnswer {
         match (&self.shared, sharing) {
             (Some(member), Some(SharingBounds { budget, .. })) => {
                 let (start, max) = (self.start, self.limits.max);
                 let known = known.map(|known| known.streams);
                 let limits = SearchLimits { start, known, max, budget };
-                let SharedAnswer { workers: target, stream_pacing_bps, decision } =
-                    member.observe(sample, limits);
-                TunedAnswer { target, stream_pacing_bps, decision }
+                member.observe(sample, limits)
             }
             _ => {
                 let decision = self.controller.observe(sample);
-                let TunerDecision { target, stream_pacing_bps, .. } = decision;
-                TunedAnswer { target, stream_pacing_bps, decision: Some((decision, 1)) }
+                let TunerDecision { target: workers, stream_pacing_bps, .. } = decision;
+                SearchAnswer { workers, stream_pacing_bps, decision: Some((decision, 1)) }
             }
         }
     }

@@ -50,9 +50,9 @@ pub(crate) struct SearchMembership {
     id: u64,
 }
 
-/// Answer of a shared search to a transfer.
+/// Answer of a search to a transfer, which may share it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct SharedAnswer {
+pub(crate) struct SearchAnswer {
     /// Workers that it should have now.
     pub(crate) workers: Parallelism,
     /// Most bits per second of each stream; none where they are not paced.
@@ -101,7 +101,7 @@ impl HostSearches {
         id: u64,
         sample: &TunerSample,
         limits: SearchLimits,
-    ) -> SharedAnswer {
+    ) -> SearchAnswer {
         let mut searches = lock(&self.0);
         let search = searches.entry(host.to_owned()).or_insert_with(|| HostSearch::new(limits));
         search.add(id, sample, limits);
@@ -126,7 +126,7 @@ impl HostSearches {
         let is_new = std::mem::replace(&mut member.round, round) != round;
         let decision = decision.filter(|_| is_new).map(|decision| (decision, transfers));
         let workers = member.given.with(PipelineStage::Streams, streams);
-        SharedAnswer { workers, stream_pacing_bps, decision }
+        SearchAnswer { workers, stream_pacing_bps, decision }
     }
 }
 
@@ -206,7 +206,7 @@ impl SearchMembership {
         Self { searches: Arc::clone(searches), host, id }
     }
 
-    pub(crate) fn observe(&self, sample: &TunerSample, limits: SearchLimits) -> SharedAnswer {
+    pub(crate) fn observe(&self, sample: &TunerSample, limits: SearchLimits) -> SearchAnswer {
         self.searches.observe(&self.host, self.id, sample, limits)
     }
 
