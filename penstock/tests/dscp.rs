@@ -65,11 +65,8 @@ impl Site {
         let far = start(&far_env, &pair.far, addresses.1, config);
         let site = Self { pair, near, near_env, far, far_env, data };
         for (agent, env) in [(&site.near, &site.near_env), (&site.far, &site.far_env)] {
-            let token = fs::read_to_string(env.state.join("token")).unwrap();
-            let mut login = common::penstock(&site.near_env.path("client"));
-            login.args(["login", &agent.listen, "--token", token.trim()]);
-            login.args(["--fingerprint", &agent.fingerprint]);
-            run(NamespacePair::inside(&site.pair.near, &login)).good();
+            let client = common::penstock(&site.near_env.path("client"));
+            site.pair.log_in(client, agent, &env.state);
         }
         Some(site)
     }

@@ -78,11 +78,7 @@ fn short_queue_paces_streams() {
     serve.args(["serve", "--http", "none", "--json", "--root"]).arg(&env.root);
     serve.args(["--listen", &SocketAddr::new(TARGET.parse().unwrap(), 0).to_string()]);
     let agent = Agent::spawn(NamespacePair::inside(&target.0, &serve));
-    let token = std::fs::read_to_string(env.state.join("token")).unwrap();
-    let mut login = env.penstock();
-    login.args(["login", &agent.listen, "--token", token.trim()]);
-    login.args(["--fingerprint", &agent.fingerprint]);
-    run(NamespacePair::inside(&pair.near, &login)).good();
+    pair.log_in(env.penstock(), &agent, &env.state);
     write_file(&mut seeded(611), &env.source.join("file"), 400 << 20);
     let mut copy = env.cp(&["--engine", "buffered", "--congestion", "cubic"]);
     copy.arg(env.source.join("file")).arg(agent.url(""));

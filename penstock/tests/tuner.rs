@@ -59,6 +59,15 @@ impl CappedPath {
         done
     }
 
+    /// Changes the running copy, once it can be found.
+    fn set(&self, client: &mut RunningCommand, id: &str, words: &[&str]) {
+        wait_until("it is changed", REASON_TIMEOUT, || {
+            assert!(!client.is_over(), "the copy ends before it is changed");
+            let set = run(self.env.penstock().args(["transfers", "set", id]).args(words));
+            (set.code == 0).then_some(())
+        });
+    }
+
     /// Waits until the running copy gives a reason that contains `words`.
     fn wait_for_reason(&self, client: &mut RunningCommand, id: &str, words: &str) {
         wait_until("a reason is shown", REASON_TIMEOUT, || {
@@ -336,11 +345,7 @@ fn received_copy_keeps_streams() {
 fn streams_set_by_hand_stay() {
     let path = CappedPath::new(307, 8);
     let (mut client, id) = path.start(&[]);
-    wait_until("it is shown", REASON_TIMEOUT, || {
-        assert!(!client.is_over(), "the copy ends before it is changed");
-        let set = run(path.env.penstock().args(["transfers", "set", &id, "--streams", "5"]));
-        (set.code == 0).then_some(())
-    });
+    path.set(&mut client, &id, &["--streams", "5"]);
     let done = client.wait().good();
     let tuning = &done.json["tuning"];
     assert_eq!(tuning["ended"], "the streams were changed by hand", "{tuning}");
@@ -350,11 +355,7 @@ fn streams_set_by_hand_stay() {
 fn running_copy_switches_tuner() {
     let path = CappedPath::new(323, 8);
     let (mut client, id) = path.start(&[]);
-    wait_until("it is switched off", REASON_TIMEOUT, || {
-        assert!(!client.is_over(), "the copy ends before it is changed");
-        let set = run(path.env.penstock().args(["transfers", "set", &id, "--tune", "off"]));
-        (set.code == 0).then_some(())
-    });
+    path.set(&mut client, &id, &["--tune", "off"]);
     let done = client.wait().good();
     let ended = done.json["tuning"]["ended"].as_str().unwrap();
     assert!(ended.contains("switched off by hand"), "{ended}");
@@ -373,11 +374,7 @@ fn running_copy_switches_tuner() {
 fn untuned_copy_switches_tuner_on() {
     let path = CappedPath::new(326, 24);
     let (mut client, id) = path.start(&["--tune", "off"]);
-    wait_until("it is switched on", REASON_TIMEOUT, || {
-        assert!(!client.is_over(), "the copy ends before it is changed");
-        let set = run(path.env.penstock().args(["transfers", "set", &id, "--tune", "auto"]));
-        (set.code == 0).then_some(())
-    });
+    path.set(&mut client, &id, &["--tune", "auto"]);
     path.wait_for_reason(&mut client, &id, "Tries streams");
     let done = client.wait().good();
     assert_same(&path.env.source, &path.env.root);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use penstock_testkit::{Requirement, is_root, skip};
 
-use super::capture;
+use super::{Agent, capture, run};
 
 /// IPv6 address of the near end.
 pub const NEAR: &str = "fd00:91::1";
@@ -81,6 +81,14 @@ impl NamespacePair {
             };
         }
         inside
+    }
+
+    /// Logs a client in the near namespace in to an agent, by the token in the agent's state directory.
+    pub fn log_in(&self, mut client: Command, agent: &Agent, state: &Path) {
+        let token = std::fs::read_to_string(state.join("token")).unwrap();
+        client.args(["login", &agent.listen, "--token", token.trim()]);
+        client.args(["--fingerprint", &agent.fingerprint]);
+        run(Self::inside(&self.near, &client)).good();
     }
 
     /// Captures packets that match `filter` into `file`, in the far namespace, while `work` runs.
