@@ -1,6 +1,7 @@
 //! Queues of tasks from streams to writers, one per device.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::base::lock::{lock, wait};
@@ -9,58 +10,70 @@ use crate::base::sync::{Condvar, Mutex};
 /// Queues from many streams to the writers of many devices, until they are closed. The pool of buffers bounds
 /// them.
 #[derive(Debug)]
-pub(crate) struct TaskQueues<T> {
-    state: Mutex<TaskState<T>>,
-    /// Signalled when a task came or the queues were closed.
-    came: Condvar,
-}
+pub(crate) struct TaskQueues<T>(Mutex<TaskState<T>>);
 
 #[derive(Debug)]
 struct TaskState<T> {
-    queues: BTreeMap<u64, VecDeque<T>>,
+    devices: BTreeMap<u64, WriterQueue<T>>,
     closed: bool,
+}
+
+#[derive(Debug)]
+struct WriterQueue<T> {
+    tasks: VecDeque<T>,
+    /// Signalled to one writer for each task, and to all when the queues were closed.
+    came: Arc<Condvar>,
 }
 
 impl<T> Default for TaskQueues<T> {
     fn default() -> Self {
-        let state = TaskState { queues: BTreeMap::new(), closed: false };
-        Self { state: Mutex::new(state), came: Condvar::new() }
+        Self(Mutex::new(TaskState { devices: BTreeMap::new(), closed: false }))
+    }
+}
+
+impl<T> Default for WriterQueue<T> {
+    fn default() -> Self {
+        Self { tasks: VecDeque::new(), came: Arc::new(Condvar::new()) }
     }
 }
 
 impl<T> TaskQueues<T> {
-    /// Appends a task for a device. Drops it if the queues are closed.
+    /// Appends a task for a device and wakes one of its writers. Drops it if the queues are closed.
     pub(crate) fn push(&self, device: u64, task: T) {
-        let mut state = lock(&self.state);
+        let mut state = lock(&self.0);
         if state.closed {
             // The task returns its buffer, which takes the lock of the pool.
             drop(state);
             return;
         }
-        state.queues.entry(device).or_default().push_back(task);
+        let queue = state.devices.entry(device).or_default();
+        queue.tasks.push_back(task);
+        let came = Arc::clone(&queue.came);
         drop(state);
-        // Writers of other devices wait on the same condition.
-        self.came.notify_all();
+        came.notify_one();
     }
 
     /// Takes the oldest task of a device; waits at most `timeout` for one.
     pub(crate) fn pop(&self, device: u64, timeout: Duration) -> Option<T> {
-        let mut state = lock(&self.state);
-        let task = state.queues.get_mut(&device).and_then(VecDeque::pop_front);
-        if task.is_some() || timeout.is_zero() || state.closed {
+        let mut state = lock(&self.0);
+        let is_closed = state.closed;
+        let queue = state.devices.entry(device).or_default();
+        let task = queue.tasks.pop_front();
+        if task.is_some() || timeout.is_zero() || is_closed {
             return task;
         }
-        state = wait(&self.came, state, timeout);
-        state.queues.get_mut(&device).and_then(VecDeque::pop_front)
+        let came = Arc::clone(&queue.came);
+        state = wait(&came, state, timeout);
+        state.devices.get_mut(&device).and_then(|queue| queue.tasks.pop_front())
     }
 
     /// Drops the queued tasks and wakes all writers; later tasks are dropped, too.
     pub(crate) fn close(&self) {
-        let mut state = lock(&self.state);
+        let mut state = lock(&self.0);
         state.closed = true;
-        let queues = std::mem::take(&mut state.queues);
+        let devices = std::mem::take(&mut state.devices);
         drop(state);
-        self.came.notify_all();
-        drop(queues);
+        devices.values().for_each(|queue| queue.came.notify_all());
+        drop(devices);
     }
 }
