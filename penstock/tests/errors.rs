@@ -17,6 +17,7 @@ use common::{
     Agent, CommandOutcome, RunningCommand, TestEnv, assert_no_leftovers, assert_same, fails,
     fixed_address, is_root, parts, penstock, run, seeded, wait_until, write_file, write_private,
 };
+use penstock_protocol::PROTOCOL_VERSION;
 
 /// A file system of a few MiB, unmounted when dropped.
 struct Small(PathBuf);
@@ -645,7 +646,7 @@ fn version_mismatch_is_reported() {
     let mut answer = Vec::new();
     socket.read_to_end(&mut answer).unwrap();
     assert_eq!((&answer[..8], answer.len()), (&b"PENSTOCK"[..], 16), "{answer:?}");
-    assert_eq!(u16::from_be_bytes([answer[8], answer[9]]), 2);
+    assert_eq!(u16::from_be_bytes([answer[8], answer[9]]), PROTOCOL_VERSION);
 
     // The client's side: an agent of another version, and a server that is no agent.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -662,7 +663,7 @@ fn version_mismatch_is_reported() {
     });
     let one = dataset(&env, &[("one", 9000)]).join("one");
     let copy = || run(env.penstock().arg("cp").arg(&one).arg(format!("penstock://{address}/")));
-    fails(&copy(), 1, "speaks protocol version 9 and this penstock 2");
+    fails(&copy(), 1, &format!("speaks protocol version 9 and this penstock {PROTOCOL_VERSION}"));
     fails(&copy(), 1, "does not speak Penstock's protocol");
 }
 

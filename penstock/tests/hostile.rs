@@ -12,6 +12,7 @@ use common::{
     Agent, Random, RunningCommand, TestEnv, assert_no_leftovers, assert_same, run, seeded,
     wait_until, write_tree,
 };
+use penstock_protocol::PROTOCOL_VERSION;
 use socket2::{Domain, Socket, Type};
 
 /// Threads and open files of a process, and its resident memory in KiB.
@@ -33,7 +34,7 @@ fn client_hello(random: &mut Random) -> Vec<u8> {
 }
 
 fn preamble(kind: u8, tls: u8) -> Vec<u8> {
-    [b"PENSTOCK\0\x02", &[kind, tls][..], &[0; 4]].concat()
+    [&b"PENSTOCK"[..], &PROTOCOL_VERSION.to_be_bytes(), &[kind, tls], &[0; 4]].concat()
 }
 
 /// First bytes of an unknown client: random, foreign protocols, malformed preambles.

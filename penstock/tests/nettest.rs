@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use penstock_nettest::message::{Message, read_message, write_message};
+use penstock_protocol::PROTOCOL_VERSION;
 use penstock_testkit::process::{RunningCommand, stop_and_continue};
 use penstock_testkit::raw::free_port;
 use serde_json::Value;
@@ -408,6 +409,10 @@ fn garbage_is_dropped_with_reason() {
         let _ = socket.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
     };
+    let begin = |kind, rest: &[u8]| {
+        let version = PROTOCOL_VERSION.to_be_bytes();
+        [&b"PENSTOCK"[..], &version, &[kind, 0, 0, 0, 0, 0], rest].concat()
+    };
     send(b"mnopqrstuvwxyz234567mnopqrstuvwxyz233");
     assert!(listener.log_line("dropped").contains("iperf3"));
     send(b"GET /metrics HTTP/1.1\r\n\r\n");
@@ -415,13 +420,14 @@ fn garbage_is_dropped_with_reason() {
     send(b"short");
     assert!(listener.log_line("dropped").contains("closed after 5 bytes"));
     let answer = send(b"PENSTOCK\x00\x09\x03\x00\x00\x00\x00\x00");
-    assert!(answer.contains("version 9") && answer.contains("penstock 2"), "{answer}");
+    let ours = format!("penstock {PROTOCOL_VERSION}");
+    assert!(answer.contains("version 9") && answer.contains(&ours), "{answer}");
     assert!(listener.log_line("dropped").contains("version 9"));
-    send(b"PENSTOCK\x00\x02\x04\x00\x00\x00\x00\x00abcdefghijklmnop\x00\x00\x00\x00");
+    send(&begin(4, b"abcdefghijklmnop\x00\x00\x00\x00"));
     assert!(listener.log_line("dropped").contains("not here"));
-    send(b"PENSTOCK\x00\x02\x03\x00\x00\x00\x00\x00\xff\xff\xff\xff");
+    send(&begin(3, b"\xff\xff\xff\xff"));
     assert!(listener.log_line("failed").contains("limit"));
-    send(b"PENSTOCK\x00\x02\x03\x00\x00\x00\x00\x00\x00\x00\x00\x02{}");
+    send(&begin(3, b"\x00\x00\x00\x02{}"));
     assert!(listener.log_line("failed").contains("not a message"));
     assert_eq!(listener.test(&["-n", "1000"])["bytes"], 1000);
 }

@@ -1,11 +1,11 @@
 //! Frames of a data stream: a fixed header with the position of the payload, then the payload.
 //!
 //! A frame is self-contained, so any block may use any stream; `docs/protocol.md` shows the bytes. In
-//! integrity mode a [`Seal`] follows the header: a tag of the payload, and a tag of header and payload
-//! tag, so that the receiver authenticates a length before it uses it.
+//! integrity mode a [`Seal`] follows the header: a tag of the payload's hash, and a tag of header and
+//! payload tag, so that the receiver authenticates a length before it uses it.
 
-use crate::digest::{DigestPart, crc32c};
-use crate::proof::{Authenticator, TAG_BYTES};
+use crate::digest::{Crc32c, DigestPart, crc32c};
+use crate::proof::{Authenticator, HASHED_PART_BYTES, PayloadHash, PayloadKey, TAG_BYTES};
 use crate::wire::{self, WireError, WireFormat, WireReader, wire_struct};
 
 /// Encoded size of a frame header.
@@ -193,14 +193,47 @@ fn pack_fits(header: &Header) -> bool {
 /// Tags of a frame in integrity mode: payload tag, header tag.
 pub type Seal = [u8; SEAL_BYTES];
 
-/// Tags payload and header as the next two records of `authenticator`.
+/// CRC-32C of a payload and, in integrity mode, its keyed hash, in one pass.
+#[derive(Debug)]
+pub struct PayloadChecks<'a> {
+    key: Option<&'a PayloadKey>,
+    crc: Crc32c,
+    hash: PayloadHash,
+}
+
+impl<'a> PayloadChecks<'a> {
+    /// Starts a payload; without a key there is no hash.
+    #[must_use]
+    pub fn new(key: Option<&'a PayloadKey>) -> Self {
+        Self { key, crc: Crc32c::default(), hash: PayloadHash::default() }
+    }
+
+    /// Adds the next bytes: a multiple of [`HASHED_PART_BYTES`], or the rest.
+    pub fn update(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(HASHED_PART_BYTES) {
+            // The hash computes longer, so that the processor fetches ahead of it; the checksum is limited by memory.
+            if let Some(key) = self.key {
+                key.hash_part(part, &mut self.hash);
+            }
+            self.crc.update(part);
+        }
+    }
+
+    /// Returns the checksum, and the hash if there is a key.
+    #[must_use]
+    pub fn finish(self) -> (u32, Option<PayloadHash>) {
+        (self.crc.value(), self.key.is_some().then_some(self.hash))
+    }
+}
+
+/// Tags the hash of the payload, and the header, as the next two records of `authenticator`.
 #[must_use]
 pub fn seal(
     authenticator: &mut Authenticator,
     header: &[u8; HEADER_BYTES],
-    payload: &[u8],
+    payload: &PayloadHash,
 ) -> Seal {
-    let payload_tag = authenticator.tag(payload);
+    let payload_tag = authenticator.tag(payload.record());
     let header_tag = authenticator.tag(&sealed_header(header, &payload_tag));
     let mut seal = [0; SEAL_BYTES];
     seal[..TAG_BYTES].copy_from_slice(&payload_tag);
@@ -219,6 +252,12 @@ impl Opener {
     #[must_use]
     pub fn new(authenticator: Authenticator) -> Self {
         Self { authenticator }
+    }
+
+    /// Key that hashes the payloads of the session.
+    #[must_use]
+    pub fn payload_key(&self) -> &PayloadKey {
+        self.authenticator.payload_key()
     }
 
     /// Verifies a header and returns the tag that the payload must have.
@@ -244,8 +283,8 @@ impl Opener {
 
     /// Verifies the payload of the header verified last.
     #[must_use]
-    pub fn payload(&mut self, payload: &[u8], tag: &[u8; TAG_BYTES]) -> bool {
-        let good = self.authenticator.verify(payload, tag);
+    pub fn payload(&mut self, payload: &PayloadHash, tag: &[u8; TAG_BYTES]) -> bool {
+        let good = self.authenticator.verify(payload.record(), tag);
         self.authenticator.skip();
         good
     }
@@ -352,23 +391,62 @@ mod tests {
         let nonces = Nonces { acceptor: [1; 32], connector: [2; 32] };
         let make = || SessionKey([3; 32]).authenticator(&[4; 16], 0, &nonces);
         let mut sender = make();
+        let key = SessionKey([3; 32]).payload_key(&[4; 16]);
         let frames: Vec<_> = [&b"one"[..], b"two"]
             .into_iter()
             .map(|payload| {
-                let header = block(payload).encode();
-                (header, seal(&mut sender, &header, payload), payload)
+                let (header, hash) = (block(payload).encode(), key.hash(payload));
+                (header, seal(&mut sender, &header, &hash), hash)
             })
             .collect();
         let mut opener = Opener::new(make());
-        for (header, seal, payload) in &frames {
+        for (header, seal, hash) in &frames {
             let tag = opener.header(header, seal).expect("sealed in this order");
-            assert!(opener.payload(payload, &tag));
+            assert!(opener.payload(hash, &tag));
         }
         let mut skipped = Opener::new(make());
         assert!(skipped.header(&frames[1].0, &frames[1].1).is_err(), "a dropped frame");
         let mut changed = Opener::new(make());
         let tag = changed.header(&frames[0].0, &frames[0].1).expect("the first frame");
-        assert!(!changed.payload(b"onf", &tag), "a changed payload");
+        assert!(!changed.payload(&key.hash(b"onf"), &tag), "a changed payload");
+    }
+
+    #[test]
+    fn checks_do_not_depend_on_cuts() {
+        let key = SessionKey([3; 32]).payload_key(&[4; 16]);
+        let payload: Vec<u8> = (0..=250).cycle().take(5 * HASHED_PART_BYTES + 7).collect();
+        for cut in [1, 2, 4, 8].map(|parts| parts * HASHED_PART_BYTES) {
+            for key in [None, Some(&key)] {
+                let mut checks = PayloadChecks::new(key);
+                payload.chunks(cut).for_each(|part| checks.update(part));
+                let expected = (crc32c(&payload), key.map(|key| key.hash(&payload)));
+                assert_eq!(checks.finish(), expected, "cut every {cut} bytes");
+            }
+        }
+    }
+
+    /// The vectors of `docs/protocol.md`, which another implementation of AES-GCM made.
+    #[test]
+    fn seals_match_documented_vectors() {
+        let document = include_str!("../../../docs/protocol.md");
+        let nonces = Nonces { acceptor: [1; 32], connector: [2; 32] };
+        let key = SessionKey([3; 32]);
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let mut header = [0; HEADER_BYTES];
+        header[..32].copy_from_slice(&[
+            0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0,
+            0x70, 0, 0,
+        ]);
+        header[39] = 4;
+        header[40..72].fill(0xee);
+        header[72..].copy_from_slice(&[0xae, 0xd8, 0x7d, 0xd1, 0x55, 0x27, 0xdd, 0x33]);
+        let long: Vec<u8> = (0..=250).cycle().take(100_000).collect();
+        let mut sender = key.authenticator(&[4; 16], 0, &nonces);
+        assert!(document.contains(&hex(&key.join_proof(&[4; 16], 0, &nonces))));
+        for payload in [&b"data"[..], &long] {
+            let hash = key.payload_key(&[4; 16]).hash(payload);
+            assert!(document.contains(&hex(&seal(&mut sender, &header, &hash))));
+        }
     }
 
     proptest! {

@@ -39,4 +39,4 @@ pub mod third_party;
 pub mod wire;
 
 /// Protocol version; both ends must have the same.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;

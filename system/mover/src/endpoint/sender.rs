@@ -187,7 +187,7 @@ impl SenderEnd {
             let start = Instant::now();
             let block = self.work.ready.pop(Duration::from_millis(100));
             add_since(&meter.waited_storage_us, start);
-            let Some(ReadyBlock { work, header, buffer }) = block else {
+            let Some(ReadyBlock { work, header, buffer, hash }) = block else {
                 writer.check_open()?;
                 continue;
             };
@@ -221,7 +221,7 @@ impl SenderEnd {
                 meter.network_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
             };
             let part = session.part_bytes();
-            writer.write(&header, payload, part, |channel, bytes| {
+            writer.write(&header, payload, hash.as_ref(), part, |channel, bytes| {
                 session.wait_for_pace(bytes, channel)?;
                 count(bytes);
                 Ok(())

@@ -3,13 +3,15 @@
 //! One stream in one direction. A reader that fails has lost its position and the stream with it:
 //! `InvalidData` means an integrity failure, anything else a connection failure.
 
+use std::borrow::Cow;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::Arc;
 
-use penstock_protocol::block::{self, FrameError, HEADER_BYTES, Header, Opener, SEAL_BYTES, Seal};
-use penstock_protocol::digest::Crc32c;
-use penstock_protocol::proof::{Authenticator, TAG_BYTES};
+use penstock_protocol::block::{
+    self, FrameError, HEADER_BYTES, Header, Opener, PayloadChecks, SEAL_BYTES, Seal,
+};
+use penstock_protocol::proof::{Authenticator, HASHED_PART_BYTES, PayloadHash, TAG_BYTES};
 use penstock_rdma::stream::BlockPart;
 use penstock_sys::buffer::Buffer;
 use penstock_sys::net::PageSender;
@@ -19,8 +21,8 @@ use crate::net::channel::Channel;
 /// Smallest payload whose pages are sent without a copy, in bytes: below, looking up pages costs more.
 const PAGES_BYTES_MIN: usize = 64 << 10;
 
-/// Part of a payload that is read and checked at once, in bytes: it fits a processor's own cache.
-const CHECKED_PART_BYTES: usize = 256 << 10;
+/// Part of a payload that is read and then checked, in bytes: it fits a processor's own cache.
+const CHECKED_PART_BYTES: usize = 4 * HASHED_PART_BYTES;
 
 /// Payload of a frame, by the way in which it is sent.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +88,8 @@ impl FrameWriter {
         self.pages.is_some() && payload_bytes >= PAGES_BYTES_MIN
     }
 
-    /// Writes one frame; calls `pace` before each part of `part_bytes`.
+    /// Writes one frame; calls `pace` before each part of `part_bytes`. `hash` is that of the payload, where it is
+    /// known already.
     ///
     /// # Errors
     /// If the connection is lost or `pace` fails.
@@ -94,6 +97,7 @@ impl FrameWriter {
         &mut self,
         header: &Header,
         payload: FramePayload<'_>,
+        hash: Option<&PayloadHash>,
         part_bytes: usize,
         pace: impl Fn(&Channel, usize) -> io::Result<()>,
     ) -> io::Result<()> {
@@ -104,7 +108,11 @@ impl FrameWriter {
         let head = match &mut self.authenticator {
             None => &head[..HEADER_BYTES],
             Some(authenticator) => {
-                seal.copy_from_slice(&block::seal(authenticator, encoded, bytes));
+                let hash = match hash {
+                    Some(hash) => Cow::Borrowed(hash),
+                    None => Cow::Owned(authenticator.payload_key().hash(bytes)),
+                };
+                seal.copy_from_slice(&block::seal(authenticator, encoded, &hash));
                 &head[..]
             }
         };
@@ -144,7 +152,7 @@ impl FrameWriter {
     /// # Errors
     /// If RDMA does not deliver all frames. Over TCP a lost connection shows in what the receiver acknowledges.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
-        let _ = self.write(&Header::end(), FramePayload::Bytes(&[]), 1, |_, _| Ok(()));
+        let _ = self.write(&Header::end(), FramePayload::Bytes(&[]), None, 1, |_, _| Ok(()));
         let drained = self.channel.drain();
         self.channel.finish_writing();
         drained
@@ -202,29 +210,34 @@ impl FrameReader {
         part_bytes: usize,
         pace: impl FnMut(&Channel, usize) -> io::Result<()>,
     ) -> io::Result<()> {
-        let crc = self.read_and_check(payload, part_bytes.min(CHECKED_PART_BYTES), pace)?;
-        let sealed = self.opener.as_mut().is_none_or(|opener| opener.payload(payload, &self.tag));
-        if sealed && crc == header.payload_crc {
+        let (crc, hash) = self.read_and_check(payload, part_bytes, pace)?;
+        let is_sealed = match (&mut self.opener, hash) {
+            (Some(opener), Some(hash)) => opener.payload(&hash, &self.tag),
+            (opener, _) => opener.is_none(),
+        };
+        if is_sealed && crc == header.payload_crc {
             Ok(())
         } else {
             Err(damaged(FrameError::PayloadIntegrity(header.sequence)))
         }
     }
 
-    /// Reads a payload in parts and returns its CRC-32C, of each part while it is in the processor's cache.
+    /// Reads a payload in parts and returns its CRC-32C and hash, which are made while a part is in the processor's cache.
     fn read_and_check(
         &mut self,
         payload: &mut [u8],
         part_bytes: usize,
         mut pace: impl FnMut(&Channel, usize) -> io::Result<()>,
-    ) -> io::Result<u32> {
-        let mut crc = Crc32c::default();
-        for part in payload.chunks_mut(part_bytes) {
-            pace(&self.channel, part.len())?;
-            self.channel.read_exact(part)?;
-            crc.update(part);
+    ) -> io::Result<(u32, Option<PayloadHash>)> {
+        let mut checks = PayloadChecks::new(self.opener.as_ref().map(Opener::payload_key));
+        for checked in payload.chunks_mut(CHECKED_PART_BYTES) {
+            for part in checked.chunks_mut(part_bytes) {
+                pace(&self.channel, part.len())?;
+                self.channel.read_exact(part)?;
+            }
+            checks.update(checked);
         }
-        Ok(crc.value())
+        Ok(checks.finish())
     }
 
     /// Connection of the stream.

@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use penstock_host::placement::NumaPlacement;
+use penstock_protocol::block::PayloadChecks;
 use penstock_protocol::control::{Report, Settings};
-use penstock_protocol::open::{Options, SessionId};
-use penstock_protocol::proof::{Authenticator, Nonces, SessionKey};
+use penstock_protocol::open::{Options, Protection, SessionId};
+use penstock_protocol::proof::{Authenticator, Nonces, PayloadHash, PayloadKey, SessionKey};
 use penstock_protocol::sender::StreamId;
 use penstock_sys::buffer::BufferPool;
 use penstock_sys::event::EventFd;
@@ -62,6 +63,8 @@ pub struct Session {
     /// Most bits per second of each stream, by the kernel's pacing; 0 without.
     stream_pace_bps: AtomicU64,
     key: SessionKey,
+    /// Set in integrity mode.
+    payload_key: Option<PayloadKey>,
     streams: Mutex<BTreeMap<StreamId, DataStream>>,
     /// Closed at the end; at an abrupt one after the pool.
     closed_at_end: Mutex<Vec<Arc<dyn CloseOnEnd>>>,
@@ -111,6 +114,8 @@ impl Session {
             wanted_streams: AtomicU16::new(streams.clamp(1, STREAMS_MAX)),
             streams_peak: AtomicU16::new(0),
             stream_pace_bps: AtomicU64::new(0),
+            payload_key: (options.protection == Protection::Integrity)
+                .then(|| key.payload_key(&id)),
             options,
             key,
             streams: Mutex::default(),
@@ -168,6 +173,13 @@ impl Session {
     #[must_use]
     pub fn key(&self) -> &SessionKey {
         &self.key
+    }
+
+    /// Computes CRC-32C and, in integrity mode, keyed hash of a payload that this end sends.
+    pub(crate) fn check_payload(&self, payload: &[u8]) -> (u32, Option<PayloadHash>) {
+        let mut checks = PayloadChecks::new(self.payload_key.as_ref());
+        checks.update(payload);
+        checks.finish()
     }
 
     /// Returns the authenticator of a stream in integrity mode.

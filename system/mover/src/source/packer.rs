@@ -117,16 +117,17 @@ impl<'a> Packer<'a> {
         }
         buffer[at..at + table.len()].copy_from_slice(&table);
         let payload = &buffer[..at + table.len()];
+        let (payload_crc, hash) = self.source.session.check_payload(payload);
         let header = Header {
             kind: FrameKind::Pack,
             items,
             payload_bytes: u32::try_from(payload.len()).unwrap_or(u32::MAX),
             sequence: work.sequence,
             bytes: at as u64,
-            payload_crc: digest::crc32c(payload),
+            payload_crc,
             ..Header::end()
         };
-        self.source.ready.push(ReadyBlock { work, header, buffer: Some(buffer) });
+        self.source.ready.push(ReadyBlock { work, header, buffer: Some(buffer), hash });
     }
 
     /// Opens a small file; has the device begin to read it, if that is not done by a batch.

@@ -161,7 +161,7 @@ impl DeviceReader<'_> {
         }
         let buffer = completion.buffer;
         let data = &buffer[..usize::try_from(bytes).unwrap_or(usize::MAX)];
-        let crc = digest::crc32c(data);
+        let (crc, hash) = self.source.session.check_payload(data);
         let part = digest::part(self.source.algorithm(), offset, source.entry.bytes, data, crc);
         self.source.digest_in_order(&source, offset, data);
         let header = Header {
@@ -176,7 +176,7 @@ impl DeviceReader<'_> {
             ..Header::end()
         };
         self.source.read(&source, range, ReadOutcome::Good(part));
-        self.source.ready.push(ReadyBlock { work, header, buffer: Some(buffer) });
+        self.source.ready.push(ReadyBlock { work, header, buffer: Some(buffer), hash });
     }
 
     fn hole(
@@ -206,7 +206,7 @@ impl DeviceReader<'_> {
             ..Header::end()
         };
         self.source.read(source, offset..offset + bytes, ReadOutcome::Good(part));
-        self.source.ready.push(ReadyBlock { work, header, buffer: None });
+        self.source.ready.push(ReadyBlock { work, header, buffer: None, hash: None });
     }
 
     fn compare(&self, source: &SourceEntry, other: &Digest, mut buffer: Buffer) {

@@ -14,6 +14,7 @@ use penstock_protocol::block::Header;
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::digest::{Algorithm, Digest, Serial};
 use penstock_protocol::open::Existing;
+use penstock_protocol::proof::PayloadHash;
 use penstock_protocol::sender::{FrameTask, ReadOutcome, Sender, SourceEntry};
 use penstock_rdma::sending_domains::SendingDomains;
 use penstock_sys::buffer::Buffer;
@@ -45,6 +46,8 @@ pub(crate) struct ReadyBlock {
     pub header: Header,
     /// Payload of the length in the header; `None` for a hole.
     pub buffer: Option<Buffer>,
+    /// Keyed hash of the payload in integrity mode; else a stream that needs it makes it.
+    pub hash: Option<PayloadHash>,
 }
 
 impl CloseOnEnd for ReadyQueue<ReadyBlock> {
