@@ -116,7 +116,7 @@ pub(crate) struct CpArgs {
     /// Bytes in a block, a power of two
     #[arg(long, value_name = "SIZE", default_value = "4MiB")]
     pub block: ByteCount,
-    /// Memory for blocks at this end
+    /// Most memory for blocks at this end
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub memory: ByteCount,
     /// Reader threads per source device

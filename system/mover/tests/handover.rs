@@ -136,7 +136,7 @@ struct TakenBuffer {
 
 fn take(pool: &Arc<FreeList<TestBuffer>>) -> Option<TakenBuffer> {
     let allocate = |_| Some(TestBuffer { in_use: PlainBool::new(false) });
-    let buffer = pool.take(None, allocate)?;
+    let buffer = pool.take(usize::MAX, None, allocate)?;
     assert!(!buffer.in_use.swap(true, SeqCst), "a buffer is used twice");
     Some(TakenBuffer { buffer: Some(buffer), pool: Arc::clone(pool) })
 }

@@ -52,19 +52,24 @@ impl BufferPool {
 
     /// Takes a buffer; blocks until one is free. `None` once the pool is closed.
     pub fn take(&self) -> Option<Buffer> {
-        self.buffer(self.shared.list.take(None, |is_first| self.map(is_first)))
+        self.buffer(self.shared.list.take(usize::MAX, None, |is_first| self.map(is_first)))
     }
 
-    /// Takes a buffer; blocks at most `timeout`.
-    pub fn take_timeout(&self, timeout: Duration) -> Option<Buffer> {
+    /// Takes a buffer while fewer than `in_use_max` are in use; blocks at most `timeout`.
+    pub fn take_timeout(&self, in_use_max: usize, timeout: Duration) -> Option<Buffer> {
         // A timeout too long to add to the clock is no timeout.
         let deadline = Instant::now().checked_add(timeout);
-        self.buffer(self.shared.list.take(deadline, |is_first| self.map(is_first)))
+        self.buffer(self.shared.list.take(in_use_max, deadline, |is_first| self.map(is_first)))
     }
 
     /// Takes a buffer if one is free now.
     pub fn try_take(&self) -> Option<Buffer> {
-        self.buffer(self.shared.list.try_take(|is_first| self.map(is_first)))
+        self.try_take_within(usize::MAX)
+    }
+
+    /// Takes a buffer if one is free now and fewer than `in_use_max` are in use.
+    pub fn try_take_within(&self, in_use_max: usize) -> Option<Buffer> {
+        self.buffer(self.shared.list.try_take(in_use_max, |is_first| self.map(is_first)))
     }
 
     fn buffer(&self, mapping: Option<Mapping>) -> Option<Buffer> {
@@ -279,11 +284,11 @@ mod tests {
     fn take_timeout_gives_up() {
         let pool = BufferPool::new(1, 4096);
         let held = pool.take().unwrap();
-        assert!(pool.take_timeout(Duration::from_millis(5)).is_none());
+        assert!(pool.take_timeout(usize::MAX, Duration::from_millis(5)).is_none());
         assert!(pool.waited() >= Duration::from_millis(5));
         drop(held);
-        assert!(pool.take_timeout(Duration::ZERO).is_some());
-        assert!(pool.take_timeout(Duration::MAX).is_some());
+        assert!(pool.take_timeout(usize::MAX, Duration::ZERO).is_some());
+        assert!(pool.take_timeout(usize::MAX, Duration::MAX).is_some());
     }
 
     #[test]

@@ -135,6 +135,9 @@ impl SenderEnd {
             fireflies.begin(stream, channel.transport());
         }
         let mut writer = FrameWriter::new(channel, authenticator);
+        if writer.is_rdma() {
+            self.work.sends_by_rdma.store(true, Ordering::Relaxed);
+        }
         let mut result = self.send_blocks(stream, &mut writer, wanted);
         if result.is_ok() {
             result = writer.finish();
@@ -241,10 +244,10 @@ impl SenderEnd {
         self.work.session.pool.limit() / 2 / streams.max(1)
     }
 
-    /// Holds a buffer until its frame is acknowledged, if at most half of the pool is held: the other half stays with
-    /// the readers.
+    /// Holds a buffer until its frame is acknowledged, if at most half of the blocks that may be in use are held: the
+    /// other half stays with the readers.
     fn hold_until_written(&self, sequence: u64, stream: StreamId, buffer: &Arc<Buffer>) -> bool {
-        let limit = self.work.session.pool.limit() / 2;
+        let limit = self.work.blocks_in_use_max() / 2;
         self.work.sent_buffers.try_hold(sequence, stream, buffer, limit)
     }
 

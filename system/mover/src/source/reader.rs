@@ -71,9 +71,10 @@ impl DeviceReader<'_> {
             }
             // Take a buffer first: work taken without one would be lost to other readers.
             let buffer = if busy {
-                session.pool.try_take()
+                session.pool.try_take_within(self.source.blocks_in_use_max())
             } else {
-                session.pool.take_timeout(Duration::from_millis(200))
+                let limit = self.source.blocks_in_use_max();
+                session.pool.take_timeout(limit, Duration::from_millis(200))
             };
             let work = match buffer {
                 Some(buffer) if busy => {

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use super::sent_buffers::SentBuffers;
 use crate::base::convert::{native, time};
 use crate::base::engine::Engine;
 use crate::base::file_digest::catch_up;
-use crate::base::limits::{READERS_DEFAULT, WRITERS_DEFAULT};
+use crate::base::limits::{BLOCKS_MIN, READERS_DEFAULT, WRITERS_DEFAULT};
 use crate::base::lock::{lock, wait};
 use crate::session::close::CloseOnEnd;
 use crate::session::state::Session;
@@ -79,6 +79,8 @@ pub(crate) struct SourceWork {
     pub(crate) work: Condvar,
     /// Signalled when the window may have room for announcements.
     pub(crate) room: Condvar,
+    /// Set when RDMA carries a stream.
+    pub(crate) sends_by_rdma: AtomicBool,
     serial: Mutex<HashMap<u64, Serial>>,
     /// Reader threads, per device.
     pub readers: WorkerPool,
@@ -111,6 +113,7 @@ impl SourceWork {
             machine: Mutex::new(machine),
             work: Condvar::new(),
             room: Condvar::new(),
+            sends_by_rdma: AtomicBool::new(false),
             serial: Mutex::default(),
             readers: WorkerPool::new("read", readers),
             writers,
@@ -122,6 +125,20 @@ impl SourceWork {
     pub(crate) fn workers(&self) -> Parallelism {
         let streams = self.session.wanted_streams.load(Ordering::SeqCst);
         Parallelism { readers: self.readers.size.get(), streams, writers: self.writers.get() }
+    }
+
+    /// Most blocks in use at once: one that each stream sends, and two for each reader, one of which is ready or
+    /// unacknowledged. More would leave the processor's cache before they are sent. RDMA may use the whole pool, since it
+    /// sends from blocks for a whole round trip.
+    pub(crate) fn blocks_in_use_max(&self) -> usize {
+        let pool_max = self.session.pool.limit();
+        if self.sends_by_rdma.load(Ordering::Relaxed) {
+            return pool_max;
+        }
+        let Parallelism { readers, streams, .. } = self.workers();
+        let devices = self.readers.devices().len().max(1);
+        let wanted = 2 * devices * usize::from(readers) + usize::from(streams);
+        wanted.max(BLOCKS_MIN as usize).min(pool_max)
     }
 
     /// True where neither the request nor a digest in file order sets the workers of a stage.

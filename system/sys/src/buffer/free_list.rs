@@ -43,20 +43,25 @@ impl<T> FreeList<T> {
         }
     }
 
-    /// Takes an item if one is free now or `allocate`, called with true for the first item,
-    /// returns one.
-    pub(super) fn try_take(&self, allocate: impl Fn(bool) -> Option<T>) -> Option<T> {
-        self.lock().take_now(&allocate)
+    /// Takes an item if fewer than `in_use_max` are in use, and one is free now or `allocate`, called with true for the
+    /// first item, returns one.
+    pub(super) fn try_take(
+        &self,
+        in_use_max: usize,
+        allocate: impl Fn(bool) -> Option<T>,
+    ) -> Option<T> {
+        self.lock().take_now(in_use_max, &allocate)
     }
 
     /// As [`Self::try_take`]; blocks until `deadline`, or until the list is closed.
     pub(super) fn take(
         &self,
+        in_use_max: usize,
         deadline: Option<Instant>,
         allocate: impl Fn(bool) -> Option<T>,
     ) -> Option<T> {
         let mut state = self.lock();
-        if let Some(item) = state.take_now(&allocate) {
+        if let Some(item) = state.take_now(in_use_max, &allocate) {
             return Some(item);
         }
         if state.closed {
@@ -74,7 +79,7 @@ impl<T> FreeList<T> {
                 }
             };
             // Looked at before the clock, so that a wake-up that meets the deadline is not lost to the other waiters.
-            if let Some(item) = state.take_now(&allocate) {
+            if let Some(item) = state.take_now(in_use_max, &allocate) {
                 break Some(item);
             }
             if state.closed || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -134,8 +139,8 @@ impl<T> FreeList<T> {
 }
 
 impl<T> ListState<T> {
-    fn take_now(&mut self, allocate: &impl Fn(bool) -> Option<T>) -> Option<T> {
-        if self.closed {
+    fn take_now(&mut self, in_use_max: usize, allocate: &impl Fn(bool) -> Option<T>) -> Option<T> {
+        if self.closed || self.allocated - self.free.len() >= in_use_max {
             return None;
         }
         if let Some(item) = self.free.pop() {
