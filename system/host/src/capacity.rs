@@ -86,7 +86,7 @@ pub fn cpu_seconds_per_gb(end: NodeEnd, protection: DataProtection) -> f64 {
 pub fn memory_passes(end: NodeEnd, protection: DataProtection) -> &'static [&'static str] {
     match (end, protection) {
         (NodeEnd::Sender, DataProtection::Integrity) => {
-            &["drive writes block", "CRC-32C reads it", "GMAC reads it", "NIC reads it"]
+            &["drive writes block", "hash and CRC-32C read it", "NIC reads it"]
         }
         (NodeEnd::Sender, DataProtection::Full) => &[
             "drive writes block",
@@ -95,13 +95,9 @@ pub fn memory_passes(end: NodeEnd, protection: DataProtection) -> &'static [&'st
             "send writes socket",
             "NIC reads socket",
         ],
-        (NodeEnd::Receiver, DataProtection::Integrity) => &[
-            "NIC writes socket",
-            "receive reads socket",
-            "receive writes block",
-            "GMAC reads it",
-            "drive reads it",
-        ],
+        (NodeEnd::Receiver, DataProtection::Integrity) => {
+            &["NIC writes socket", "receive reads socket", "receive writes block", "drive reads it"]
+        }
         (NodeEnd::Receiver, DataProtection::Full) => &[
             "NIC writes socket",
             "receive reads socket",
