@@ -44,13 +44,7 @@ impl SessionKey {
     /// Computes the proof with which a connector joins `session` as `stream`.
     #[must_use]
     pub fn join_proof(&self, session: &[u8; 16], stream: u32, nonces: &Nonces) -> [u8; KEY_BYTES] {
-        self.derive(&[
-            b"penstock join",
-            session,
-            &stream.to_be_bytes(),
-            &nonces.acceptor,
-            &nonces.connector,
-        ])
+        self.derive_for_stream(b"penstock join", session, stream, nonces)
     }
 
     /// True if `proof` is correct; compares in constant time.
@@ -69,13 +63,7 @@ impl SessionKey {
     /// Returns the authenticator of one direction of one connection in integrity mode.
     #[must_use]
     pub fn authenticator(&self, session: &[u8; 16], stream: u32, nonces: &Nonces) -> Authenticator {
-        let key = gcm_key(&self.derive(&[
-            b"penstock data",
-            session,
-            &stream.to_be_bytes(),
-            &nonces.acceptor,
-            &nonces.connector,
-        ]));
+        let key = gcm_key(&self.derive_for_stream(b"penstock data", session, stream, nonces));
         Authenticator { key, payload_key: self.payload_key(session), records: 0 }
     }
 
@@ -83,6 +71,16 @@ impl SessionKey {
     #[must_use]
     pub fn payload_key(&self, session: &[u8; 16]) -> PayloadKey {
         PayloadKey(Arc::new(gcm_key(&self.derive(&[b"penstock payload", session]))))
+    }
+
+    fn derive_for_stream(
+        &self,
+        label: &[u8],
+        session: &[u8; 16],
+        stream: u32,
+        nonces: &Nonces,
+    ) -> [u8; 32] {
+        self.derive(&[label, session, &stream.to_be_bytes(), &nonces.acceptor, &nonces.connector])
     }
 
     fn derive(&self, parts: &[&[u8]]) -> [u8; 32] {

@@ -292,6 +292,20 @@ mod tests {
     }
 
     #[test]
+    fn takes_keep_limit_in_use() {
+        let pool = BufferPool::new(4, 4096);
+        let first = pool.try_take_within(1).expect("none is in use");
+        assert!(pool.try_take_within(1).is_none());
+        assert!(pool.take_timeout(1, Duration::ZERO).is_none());
+        let second = pool.try_take_within(2).expect("one is in use");
+        drop(first);
+        assert!(pool.try_take_within(1).is_none(), "one is in use and one is free");
+        drop(second);
+        assert!(pool.take_timeout(1, Duration::ZERO).is_some());
+        assert_eq!(pool.allocated(), 2);
+    }
+
+    #[test]
     fn close_ends_blocked_and_later_takes() {
         let pool = BufferPool::new(1, 4096);
         let mut held = pool.take().unwrap();

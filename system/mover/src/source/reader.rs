@@ -70,11 +70,11 @@ impl DeviceReader<'_> {
                 continue;
             }
             // Take a buffer first: work taken without one would be lost to other readers.
+            let in_use_max = self.source.blocks_in_use_max();
             let buffer = if busy {
-                session.pool.try_take_within(self.source.blocks_in_use_max())
+                session.pool.try_take_within(in_use_max)
             } else {
-                let limit = self.source.blocks_in_use_max();
-                session.pool.take_timeout(limit, Duration::from_millis(200))
+                session.pool.take_timeout(in_use_max, Duration::from_millis(200))
             };
             let work = match buffer {
                 Some(buffer) if busy => {
