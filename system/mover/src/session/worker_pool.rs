@@ -74,6 +74,12 @@ impl WorkerPool {
         number < self.size.get()
     }
 
+    /// Number of devices for which threads were ever spawned.
+    #[must_use]
+    pub(crate) fn device_count(&self) -> usize {
+        lock(&self.threads).len()
+    }
+
     /// Devices for which threads were ever spawned.
     #[must_use]
     pub(crate) fn devices(&self) -> Vec<u64> {

@@ -127,17 +127,16 @@ impl SourceWork {
         Parallelism { readers: self.readers.size.get(), streams, writers: self.writers.get() }
     }
 
-    /// Most blocks in use at once: one that each stream sends, and two for each reader, one of which is ready or
-    /// unacknowledged. More would leave the processor's cache before they are sent. RDMA may use the whole pool, since it
-    /// sends from blocks for a whole round trip.
+    /// Most blocks in use at once: the whole pool where blocks stay in use for round trips, over long paths and RDMA.
+    /// Otherwise one for each reader and stream: more would leave the processor's cache before they are sent.
     pub(crate) fn blocks_in_use_max(&self) -> usize {
         let pool_max = self.session.pool.limit();
-        if self.sends_by_rdma.load(Ordering::Relaxed) {
+        if self.session.has_long_path() || self.sends_by_rdma.load(Ordering::Relaxed) {
             return pool_max;
         }
         let Parallelism { readers, streams, .. } = self.workers();
-        let devices = self.readers.devices().len().max(1);
-        let wanted = 2 * devices * usize::from(readers) + usize::from(streams);
+        let devices = self.readers.device_count().max(1);
+        let wanted = devices * usize::from(readers) + usize::from(streams);
         wanted.max(BLOCKS_MIN as usize).min(pool_max)
     }
 
@@ -311,4 +310,49 @@ impl SourceWork {
 /// Converts an error of a source to the outcome of a read.
 pub(crate) fn failed(error: &io::Error) -> ReadOutcome {
     ReadOutcome::Failed(Failure::new(FailureKind::Source, fs::describe(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_protocol::proof::SessionKey;
+
+    use super::*;
+    use crate::base::test_options::plain_options;
+
+    const POOL_BLOCKS: u64 = 16;
+
+    fn source(readers: u16, streams: u16) -> SourceWork {
+        let mut options = plain_options();
+        options.settings.readers = Some(readers);
+        options.settings.streams = Some(streams);
+        let pool_bytes = POOL_BLOCKS * u64::from(options.block_bytes);
+        let session = Session::new([1; 16], SessionKey([7; 32]), options, pool_bytes, None);
+        SourceWork::new(session.expect("an event"), Engine::probe(), Vec::new())
+    }
+
+    #[test]
+    fn blocks_follow_readers_and_streams() {
+        assert_eq!(source(1, 1).blocks_in_use_max(), 4, "the least with which a copy proceeds");
+        assert_eq!(source(2, 2).blocks_in_use_max(), 4);
+        assert_eq!(source(4, 8).blocks_in_use_max(), 12);
+        assert_eq!(source(16, 8).blocks_in_use_max(), 16, "the pool");
+    }
+
+    #[test]
+    fn long_paths_use_the_pool() {
+        let work = source(2, 2);
+        work.session.note_round_trip(0);
+        work.session.note_round_trip(999);
+        assert_eq!(work.blocks_in_use_max(), 4);
+        work.session.note_round_trip(1_000);
+        work.session.note_round_trip(20);
+        assert_eq!(work.blocks_in_use_max(), 16);
+    }
+
+    #[test]
+    fn rdma_uses_the_pool() {
+        let work = source(2, 2);
+        work.sends_by_rdma.store(true, Ordering::Relaxed);
+        assert_eq!(work.blocks_in_use_max(), 16);
+    }
 }
