@@ -9,21 +9,33 @@ use std::collections::HashMap;
 use crate::network::FabricNetwork;
 use penstock_random::mix;
 
-/// Table entry: the host is attached to the node itself.
-const ROUTE_LOCAL: u32 = u32::MAX;
-/// Table entry: the host is unreachable.
-const ROUTE_NONE: u32 = u32::MAX - 1;
+/// Class of a switch, which is no destination.
+const CLASS_NONE: u32 = u32::MAX;
+
+/// Next-hop set in `members`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct NextHops {
+    start: u32,
+    /// Number of ports; 0 in [`Self::LOCAL`] and [`Self::NONE`].
+    count: u32,
+}
+
+impl NextHops {
+    /// The host is attached to the node itself.
+    const LOCAL: Self = Self { start: 0, count: 0 };
+    /// The host is unreachable.
+    const NONE: Self = Self { start: 1, count: 0 };
+}
 
 /// Forwarding tables of all nodes.
 #[derive(Debug, Clone)]
 pub struct Routes {
     classes: usize,
-    /// Destination class of each host; [`ROUTE_NONE`] for switches.
+    /// Destination class of each host; [`CLASS_NONE`] for switches.
     class_of: Vec<u32>,
-    /// For each node and class: index of a next-hop set, [`ROUTE_LOCAL`] or [`ROUTE_NONE`].
-    table: Vec<u32>,
-    /// First member and size of each next-hop set in `members`.
-    sets: Vec<(u32, u32)>,
+    /// Next hops of each node towards each class.
+    table: Vec<NextHops>,
+    /// Ports of the next-hop sets.
     members: Vec<u32>,
     /// For each host: its ports whose links are up.
     attached: Vec<Vec<u32>>,
@@ -57,7 +69,7 @@ impl Routes {
             _ => None,
         });
         let single = single.collect();
-        let mut class_of = vec![ROUTE_NONE; nodes];
+        let mut class_of = vec![CLASS_NONE; nodes];
         let mut known: HashMap<Vec<u32>, u32> = HashMap::new();
         let mut classes: Vec<Vec<u32>> = Vec::new();
         for host in network.hosts() {
@@ -77,8 +89,7 @@ impl Routes {
         let mut routes = Self {
             classes: classes.len(),
             class_of,
-            table: vec![ROUTE_NONE; nodes * classes.len()],
-            sets: Vec::new(),
+            table: vec![NextHops::NONE; nodes * classes.len()],
             members: Vec::new(),
             attached,
             single,
@@ -98,13 +109,13 @@ impl Routes {
         class: usize,
         adjacent: &[u32],
         is_up: &impl Fn(u32) -> bool,
-        sets: &mut HashMap<Vec<u32>, u32>,
+        sets: &mut HashMap<Vec<u32>, NextHops>,
     ) {
         let mut distance = vec![u32::MAX; network.nodes.len()];
         let mut reached: Vec<u32> = Vec::new();
         for node in adjacent {
             distance[*node as usize] = 1;
-            self.table[*node as usize * self.classes + class] = ROUTE_LOCAL;
+            self.table[*node as usize * self.classes + class] = NextHops::LOCAL;
             // Hosts do not forward.
             if !network.nodes[*node as usize].is_host {
                 reached.push(*node);
@@ -135,13 +146,13 @@ impl Routes {
                     && distance[other] == distance[node] - 1
             };
             let ports: Vec<u32> = own.ports.clone().filter(is_closer).collect();
-            let next = sets.len() as u32;
-            let set = *sets.entry(ports.clone()).or_insert(next);
-            if set == next {
-                self.sets.push((self.members.len() as u32, ports.len() as u32));
-                self.members.extend(ports);
-            }
-            self.table[node * self.classes + class] = set;
+            let members = &mut self.members;
+            let add = |ports: &Vec<u32>| {
+                let start = members.len() as u32;
+                members.extend(ports);
+                NextHops { start, count: ports.len() as u32 }
+            };
+            self.table[node * self.classes + class] = *sets.entry(ports).or_insert_with_key(add);
         }
     }
 
@@ -149,28 +160,29 @@ impl Routes {
     #[must_use]
     #[inline]
     pub fn port(&self, network: &FabricNetwork, node: u32, host: u32, hash: u32) -> Option<u32> {
-        let class = self.class_of[host as usize];
-        match self.table[node as usize * self.classes + class as usize] {
-            ROUTE_NONE => None,
-            ROUTE_LOCAL => self.attached_port(network, node, host, hash),
-            set => {
-                let (start, count) = self.sets[set as usize];
-                Some(self.members[(start + self.select_member(node, hash, count)) as usize])
-            }
+        let hops = self.next_hops(node, host);
+        if hops.count > 0 {
+            let member = hops.start + self.select_member(node, hash, hops.count);
+            Some(self.members[member as usize])
+        } else if hops == NextHops::LOCAL {
+            self.attached_port(network, node, host, hash)
+        } else {
+            None
         }
     }
 
     /// Returns the equal-cost ports of a node towards a host; empty if the host is attached to the node or unreachable.
     #[must_use]
     pub fn candidates(&self, node: u32, host: u32) -> &[u32] {
-        let class = self.class_of[host as usize];
-        match self.table[node as usize * self.classes + class as usize] {
-            ROUTE_NONE | ROUTE_LOCAL => &[],
-            set => {
-                let (start, count) = self.sets[set as usize];
-                &self.members[start as usize..(start + count) as usize]
-            }
+        match self.next_hops(node, host) {
+            NextHops { count: 0, .. } => &[],
+            NextHops { start, count } => &self.members[start as usize..(start + count) as usize],
         }
+    }
+
+    fn next_hops(&self, node: u32, host: u32) -> NextHops {
+        let class = self.class_of[host as usize];
+        self.table[node as usize * self.classes + class as usize]
     }
 
     /// Selects the port of `node` that is attached to the host.
@@ -192,10 +204,8 @@ impl Routes {
         here().nth(self.select_member(node, hash, count.max(1)) as usize)
     }
 
+    /// Selects one of `count` ports; a branch for a single one would often be predicted wrongly.
     fn select_member(&self, node: u32, hash: u32, count: u32) -> u32 {
-        if count == 1 {
-            return 0;
-        }
         let mixed = mix(u64::from(self.salts[node as usize]) << 32 | u64::from(hash));
         ((u64::from(mixed as u32) * u64::from(count)) >> 32) as u32
     }

@@ -14,6 +14,7 @@ pub(super) struct Flowlet {
 
 impl Region {
     /// Returns the egress port of a packet at a switch; none if the destination is unreachable.
+    #[inline]
     pub(super) fn egress_port(&mut self, node: u32, id: PacketId) -> Option<u32> {
         let packet = &self.packets[id];
         let (to, hash) = (packet.to, packet.hash);
