@@ -220,7 +220,7 @@ impl Region {
         }
         let id = self.packets.insert(packet);
         self.counts.created += 1;
-        self.start_transmission(port, id);
+        self.start_transmission(port, id, 0);
         let state = &self.ports[port as usize];
         let gap_ps = if rate_bps >= state.line.bits_per_second() {
             state.busy_until_ps - now_ps

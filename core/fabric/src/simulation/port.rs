@@ -39,6 +39,8 @@ pub struct PortResult {
 /// into a processor's first cache.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FarEnd {
+    /// Number of the port itself in the whole network.
+    pub(super) id: u32,
     /// Port at the other end.
     pub(super) port: u32,
     /// Node at which the link ends.
@@ -182,10 +184,10 @@ impl PortState {
         self.is_in_loss_burst
     }
 
+    /// Draws whether a packet that leaves more than `unmarked_bytes` in its queue is marked.
+    #[inline(never)]
     fn draw_mark(&mut self, queue_bytes: u64) -> bool {
-        if queue_bytes <= self.unmarked_bytes {
-            false
-        } else if queue_bytes > self.marked_bytes {
+        if queue_bytes > self.marked_bytes {
             true
         } else {
             let share = (queue_bytes - self.unmarked_bytes) as f64
@@ -260,25 +262,13 @@ impl Region {
     #[inline]
     fn transmit_dequeued(&mut self, port: u32, id: PacketId, queue_bytes: u64) {
         let state = &self.ports[port as usize];
-        if state.is_host {
-            return self.start_transmission(port, id);
-        }
         let packet = &self.packets[id];
-        let (node, ingress) = (state.node, packet.ingress);
+        let (node, is_host, ingress) = (state.node, state.is_host, packet.ingress);
         let (priority, bytes) = (packet.priority, packet.bytes);
-        self.mark_and_stamp(port, id, queue_bytes);
-        self.start_transmission(port, id);
-        self.release(node, ingress, priority, bytes);
-    }
-
-    /// Transmits a packet on an idle port of a switch, past its queue and the buffer.
-    #[inline]
-    pub(super) fn transmit_past_queue(&mut self, port: u32, id: PacketId) {
-        let bytes = u64::from(self.packets[id].bytes);
-        let result = &mut self.ports[port as usize].result;
-        result.queue_bytes_max = result.queue_bytes_max.max(bytes);
-        self.mark_and_stamp(port, id, 0);
-        self.start_transmission(port, id);
+        self.start_transmission(port, id, queue_bytes);
+        if !is_host {
+            self.release(node, ingress, priority, bytes);
+        }
     }
 
     /// Selects a priority: strict ones from the highest number, then weighted ones by deficit round robin (Shreedhar
@@ -314,31 +304,26 @@ impl Region {
         }
     }
 
-    /// Applies ECN marking and in-band telemetry to a packet that leaves its queue in a switch.
-    #[inline]
-    fn mark_and_stamp(&mut self, port: u32, id: PacketId, queue_bytes: u64) {
+    /// Starts the transmission of a packet that left its queue, which holds `queue_bytes` without it. A switch applies
+    /// ECN marking and in-band telemetry; the link may lose the packet.
+    pub(super) fn start_transmission(&mut self, port: u32, id: PacketId, queue_bytes: u64) {
         let packet = &mut self.packets[id];
         let state = &mut self.ports[port as usize];
-        if packet.kind == PacketKind::Data {
-            if state.draw_mark(queue_bytes) {
-                packet.marks = 1;
-                state.result.marked += 1;
-            }
-            if packet.telemetry != NO_INDEX {
-                self.telemetry[packet.telemetry].push(Hop {
-                    time_ps: self.now_ps,
-                    sent_bytes: state.result.sent_bytes,
-                    queue_bytes: state.queued_bytes,
-                    bits_per_second: state.line.bits_per_second(),
-                });
-            }
+        if queue_bytes > state.unmarked_bytes
+            && packet.kind == PacketKind::Data
+            && state.draw_mark(queue_bytes)
+        {
+            packet.marks = 1;
+            state.result.marked += 1;
         }
-    }
-
-    /// Starts the transmission of a packet, which the link may lose.
-    pub(super) fn start_transmission(&mut self, port: u32, id: PacketId) {
-        let packet = &mut self.packets[id];
-        let state = &mut self.ports[port as usize];
+        if packet.telemetry != NO_INDEX && packet.kind == PacketKind::Data && !state.is_host {
+            self.telemetry[packet.telemetry].push(Hop {
+                time_ps: self.now_ps,
+                sent_bytes: state.result.sent_bytes,
+                queue_bytes: state.queued_bytes,
+                bits_per_second: state.line.bits_per_second(),
+            });
+        }
         let took = state.line.transmission_ps(packet.bytes + self.model.wire.frame_overhead);
         state.busy_until_ps = self.now_ps + took;
         state.result.busy_ps += took;
@@ -378,11 +363,11 @@ impl Region {
             return;
         }
         self.packets.prefetch(self.events.following().packet());
-        let FarEnd { port: peer, node, is_host } = self.far_ends[port as usize];
+        let FarEnd { id: port_id, port: peer, node, is_host } = self.far_ends[port as usize];
         self.counts.arrivals += 1;
         let packet = &self.packets[id];
         let what = u64::from(packet.hash) << 32 | u64::from(packet.kind as u8) << 28;
-        self.record_digest(SimEventKind::Arrival, self.port_id(port), what ^ packet.psn);
+        self.record_digest(SimEventKind::Arrival, port_id, what ^ packet.psn);
         if is_host {
             self.receive(peer, node, id);
         } else {

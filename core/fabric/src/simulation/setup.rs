@@ -205,7 +205,7 @@ impl Region {
             ports.push(PortState::new(model, *id, far));
             let node = model.network.ports[peer as usize].node;
             let port = number_of[peer as usize];
-            far_ends.push(FarEnd { port, node, is_host: model.is_host(node) });
+            far_ends.push(FarEnd { id: *id, port, node, is_host: model.is_host(node) });
         }
         let account = |id: &u32| Ingress { headroom: model.headroom(*id), ..Ingress::default() };
         let ingress = std::array::from_fn(|_| port_ids.iter().map(account).collect());

@@ -37,27 +37,28 @@ impl Region {
         let Some(out) = self.egress_port(node, id) else {
             return self.drop_packet(ingress, id);
         };
-        if !self.ports[out as usize].is_up {
+        let state = &mut self.ports[out as usize];
+        if !state.is_up {
             return self.drop_packet(out, id);
         }
-        let memory = &mut self.memories[node as usize];
+        let (memory, thresholds) = (&mut self.memories[node as usize], &self.model.thresholds);
         if self.model.lossless & (1 << priority) == 0 {
-            let state = &self.ports[out as usize];
             let queue = state.queues[usize::from(priority)].bytes;
             let limit =
                 self.model.parameters.queue_limit.map(|limit| limit.0).or(state.queue_limit_bytes);
-            if !self.model.thresholds.admit_lossy(memory, queue, limit, bytes) {
+            if !thresholds.admit_lossy(memory, queue, limit, bytes) {
                 return self.drop_packet(out, id);
             }
             return self.enqueue(out, id);
         }
         let account = &mut self.ingress[usize::from(priority)][ingress as usize];
-        let thresholds = &self.model.thresholds;
-        if self.ports[out as usize].is_idle(self.now_ps, 1 << priority)
+        if state.is_idle(self.now_ps, 1 << priority)
             && self.model.strict & 1 << priority != 0
             && thresholds.pass(memory, account, bytes)
         {
-            return self.transmit_past_queue(out, id);
+            // Past the queue and the buffer.
+            state.result.queue_bytes_max = state.result.queue_bytes_max.max(u64::from(bytes));
+            return self.start_transmission(out, id, 0);
         }
         if !thresholds.admit(memory, account, bytes) {
             return self.drop_packet(out, id);
