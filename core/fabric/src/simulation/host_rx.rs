@@ -13,6 +13,7 @@ const READ_CNP_INTERVAL_PS: u64 = 4 * PS_PER_MICROSECOND;
 
 impl Region {
     /// Handles the arrival of a packet at a port of a host.
+    #[inline(never)]
     pub(super) fn receive(&mut self, port: u32, node: u32, id: PacketId) {
         let packet = &self.packets[id];
         let end = packet.flow;

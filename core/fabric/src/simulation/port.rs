@@ -165,11 +165,9 @@ impl PortState {
             && self.pauses.is_empty()
     }
 
-    /// Draws whether the next frame is lost: Gilbert model with a mean burst length of `loss_burst` frames.
+    /// Draws whether a lossy link loses the next frame: Gilbert model with a mean burst length of `loss_burst` frames.
+    #[inline(never)]
     fn draw_loss(&mut self) -> bool {
-        if !self.is_lossy {
-            return false;
-        }
         let change = if self.is_in_loss_burst {
             1.0 / self.loss_burst
         } else {
@@ -329,11 +327,8 @@ impl Region {
         state.result.busy_ps += took;
         state.result.sent_packets += 1;
         state.result.sent_bytes += u64::from(packet.bytes);
-        if state.draw_loss() {
-            state.result.lost += 1;
-            self.counts.lost += 1;
-            self.remove_packet(id);
-            return;
+        if state.is_lossy && state.draw_loss() {
+            return self.lose_packet(port, id);
         }
         let arrives_ps = state.busy_until_ps + state.delay_ps;
         if state.crosses_region {
@@ -341,6 +336,13 @@ impl Region {
         }
         let arrival = SimEvent::with_packet(arrives_ps, SimEventKind::Arrival, port, id);
         self.events.push_near(arrival);
+    }
+
+    #[cold]
+    fn lose_packet(&mut self, port: u32, id: PacketId) {
+        self.ports[port as usize].result.lost += 1;
+        self.counts.lost += 1;
+        self.remove_packet(id);
     }
 
     fn start_pause_transmission(&mut self, port: u32, id: PacketId) {

@@ -100,6 +100,7 @@ impl Region {
         self.counts.events - before
     }
 
+    /// Handles an event. The two usual kinds are tested first: a jump by kind would often be predicted wrongly.
     fn handle(&mut self, event: SimEvent) {
         debug_assert!(event.time_ps() >= self.now_ps, "an event in the past");
         self.now_ps = event.time_ps();
@@ -112,6 +113,15 @@ impl Region {
                 self.ports[entity as usize].has_transmit_scheduled = false;
                 self.transmit(entity);
             }
+            _ => self.handle_other(event),
+        }
+    }
+
+    /// Handles an event other than an arrival or the end of a transmission.
+    #[inline(never)]
+    fn handle_other(&mut self, event: SimEvent) {
+        let (kind, entity) = (event.kind(), event.entity());
+        match kind {
             SimEventKind::PacingDone => {
                 self.record_digest(kind, self.senders[entity as usize].flow, 0);
                 self.resume_paced(entity);
@@ -141,6 +151,8 @@ impl Region {
             }
             // Handled by the coordinator.
             SimEventKind::TopologyChange | SimEventKind::DeadlockScan => {}
+            // Handled by the caller.
+            SimEventKind::Arrival | SimEventKind::TransmitDone => {}
         }
     }
 

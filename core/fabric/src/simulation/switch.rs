@@ -70,6 +70,7 @@ impl Region {
         self.enqueue(out, id);
     }
 
+    #[cold]
     fn drop_packet(&mut self, port: u32, id: PacketId) {
         self.ports[port as usize].result.dropped += 1;
         self.counts.dropped += 1;
@@ -92,6 +93,7 @@ impl Region {
     }
 
     /// Sends a PFC frame to the other end of a port: Xoff if `is_xoff`, otherwise Xon.
+    #[cold]
     pub(super) fn send_pause(&mut self, port: u32, priority: u8, is_xoff: bool) {
         let quanta = if self.model.parameters.pfc_quanta == 0 {
             65_535
