@@ -10,18 +10,18 @@
 //! hold/w. The level at which a constraint fills, such joins included, never falls while other constraints fill. So it
 //! is computed only when the constraint comes up in the queue: entries of the queue are lower bounds.
 
-use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
 use crate::levels::{
-    FullConstraint, LevelKey, QueueEntry, ROUGH_LEVEL_LOWER, ROUGH_LEVEL_UPPER, Saturation,
-    rough_level,
+    FullConstraint, LevelKey, LevelQueue, QueueEntry, ROUGH_LEVEL_LOWER, ROUGH_LEVEL_UPPER,
+    Saturation, rough_level,
 };
 use crate::network::{FlowNetwork, FlowStop};
 
 /// Flow of a filling: half a cache line, since a constraint's flows are anywhere in memory.
 #[derive(Debug, Clone, Copy)]
+#[repr(align(32))]
 struct FillingFlow {
     /// Grains that the flow holds from an earlier round; its rate once it is frozen.
     grains: u128,
@@ -35,16 +35,17 @@ struct FillingFlow {
 const NO_CONSTRAINT: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy, Default)]
+#[repr(align(32))]
 struct ConstraintState {
-    /// Grains left, those included that flows which are not frozen hold: only these before the filling runs. Modulo
-    /// 2^128 for a constraint without a limit.
+    /// Grains left. If no flow may hold more than the level, those included that flows which are not frozen hold: only
+    /// these before the filling runs. Modulo 2^128 for a constraint without a limit.
     room: u128,
     /// Total weight of the flows that are not frozen.
     weight: u64,
     holding: HoldingFlows,
 }
 
-/// Flows of a constraint that hold more than the level at which it was last known to fill.
+/// Flows of a constraint of which some may hold more than the level at which it was last known to fill.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct HoldingFlows(u32);
 
@@ -52,17 +53,40 @@ impl HoldingFlows {
     const NONE: Self = Self(0);
     const UNKNOWN: Self = Self(1);
 
-    /// Index of their range in [`Filling::holding_ranges`].
-    const fn range(self) -> Option<usize> {
+    const fn new(list: usize) -> Self {
+        Self(list as u32 + 2)
+    }
+
+    /// Index of their list in [`Filling::holding_lists`].
+    const fn list(self) -> Option<usize> {
         (self.0 as usize).checked_sub(2)
     }
 }
 
-/// Flow of [`Filling::holding`].
-#[derive(Debug, Clone, Copy, Default)]
-struct HoldingFlow {
-    rough_level: f32,
-    flow: u32,
+/// Flow of [`Filling::holding`]: the bits of its rough level, which are in the order of levels, above its number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct HoldingFlow(u64);
+
+impl HoldingFlow {
+    const fn new(rough_level: f32, flow: u32) -> Self {
+        Self((rough_level.to_bits() as u64) << 32 | flow as u64)
+    }
+
+    const fn rough_level(self) -> f32 {
+        f32::from_bits((self.0 >> 32) as u32)
+    }
+
+    const fn flow(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// Parts of [`Filling::holding`] that have the flows of a constraint in the order of what they hold for their weights.
+#[derive(Debug, Clone)]
+struct HoldingList {
+    /// Flows that held no more than the level when it was last known.
+    joined: Range<usize>,
+    waiting: Range<usize>,
 }
 
 /// Weight of the flows of a class or resource, and what they hold.
@@ -109,13 +133,11 @@ pub(crate) struct Filling<'a> {
     next_sums: Vec<Vec<FlowSums>>,
     /// True if the present filling began with such sums.
     has_sums: bool,
-    /// Entries of the queue before the filling runs.
-    entries: Vec<Reverse<QueueEntry>>,
-    queue: BinaryHeap<Reverse<QueueEntry>>,
+    queue: LevelQueue,
     /// Constraints whose levels have the key that is next in the queue.
     equal: BinaryHeap<FullConstraint>,
     holding: Vec<HoldingFlow>,
-    holding_ranges: Vec<Range<usize>>,
+    holding_lists: Vec<HoldingList>,
     /// Flows that a constraint freezes.
     frozen: Vec<u32>,
 }
@@ -136,11 +158,10 @@ impl<'a> Filling<'a> {
             tiers: 0..0,
             next_sums: vec![Vec::new(); network.tiers.len()],
             has_sums: false,
-            entries: Vec::new(),
-            queue: BinaryHeap::new(),
+            queue: LevelQueue::default(),
             equal: BinaryHeap::new(),
             holding: Vec::new(),
-            holding_ranges: Vec::new(),
+            holding_lists: Vec::new(),
             frozen: vec![0; network.flows()],
         }
     }
@@ -154,7 +175,7 @@ impl<'a> Filling<'a> {
         self.has_sums = false;
         self.highest_hold = 0.0;
         self.holding.clear();
-        self.holding_ranges.clear();
+        self.holding_lists.clear();
         self.rising.fill(0);
         self.rising_count = 0;
     }
@@ -174,7 +195,8 @@ impl<'a> Filling<'a> {
     /// then its demand; with weight 0 it does not take part.
     #[inline]
     pub(crate) fn add(&mut self, flow: usize, weight: u64, hold: u128) {
-        self.flows[flow] = FillingFlow { grains: hold, weight, stop: NO_CONSTRAINT };
+        let grains = if weight > 0 { hold } else { 0 };
+        self.flows[flow] = FillingFlow { grains, weight, stop: NO_CONSTRAINT };
         self.hold_levels[flow] = 0.0;
         if weight == 0 {
             return;
@@ -185,14 +207,6 @@ impl<'a> Filling<'a> {
             let level = rough_level(hold, weight);
             self.hold_levels[flow] = level;
             self.highest_hold = self.highest_hold.max(level);
-        }
-        if self.has_sums {
-            return;
-        }
-        for constraint in self.network.resources_of(flow) {
-            let state = &mut self.constraints[*constraint as usize];
-            state.weight += weight;
-            state.room += hold;
         }
     }
 
@@ -212,11 +226,12 @@ impl<'a> Filling<'a> {
         let (own, class) = self.network.shared_constraints(demand);
         if own {
             let holding = if held > 0 { HoldingFlows::UNKNOWN } else { HoldingFlows::NONE };
-            let room = limit.unwrap_or(held);
+            let room = limit.map_or(0, |limit| limit - held);
             self.constraints[demand] = ConstraintState { room, weight, holding };
-            if let Some(room) = limit {
-                let bound = Saturation { room: room - held, weight };
-                self.entries.push(Reverse(QueueEntry::new(bound.key(), demand as u32)));
+            if limit.is_some() {
+                // All flows rise above what they hold, at most.
+                let bound = Saturation { room, weight };
+                self.queue.add(QueueEntry::new(bound.key(), demand as u32));
             }
         }
         if let Some(class) = class
@@ -225,6 +240,29 @@ impl<'a> Filling<'a> {
             let state = &mut self.constraints[class as usize];
             state.weight += weight;
             state.room += held;
+        }
+    }
+
+    /// Sums the weights of the flows on each resource and what they hold, after all were added: with fewer branches than
+    /// flow by flow.
+    pub(crate) fn sum_flows(&mut self) {
+        if self.has_sums {
+            return;
+        }
+        for constraint in self.network.first_resource()..self.constraints.len() {
+            let (mut weight, mut room) = (0, 0);
+            let flows = self.network.flows_of(constraint, &self.tiers);
+            if self.highest_hold > 0.0 {
+                for flow in flows {
+                    let flow = &self.flows[*flow as usize];
+                    weight += flow.weight;
+                    room += flow.grains;
+                }
+            } else {
+                weight = flows.iter().map(|flow| self.flows[*flow as usize].weight).sum();
+            }
+            let state = &mut self.constraints[constraint];
+            (state.weight, state.room) = (weight, room);
         }
     }
 
@@ -275,51 +313,43 @@ impl<'a> Filling<'a> {
             let held = state.room;
             state.room += limit.room;
             if state.weight > 0 {
-                if held > 0 {
+                let all = Saturation { room: state.room, weight: state.weight };
+                if held > 0 && all.rough_level() * ROUGH_LEVEL_LOWER < self.highest_hold {
                     state.holding = HoldingFlows::UNKNOWN;
+                    state.room = limit.room;
                 }
-                // All flows rise above what they hold, at most.
                 let bound = Saturation { room: limit.room, weight: state.weight };
-                self.entries.push(Reverse(QueueEntry::new(bound.key(), constraint as u32)));
+                self.queue.add(QueueEntry::new(bound.key(), constraint as u32));
             }
         }
-        self.queue = BinaryHeap::from(std::mem::take(&mut self.entries));
+        self.queue.sort();
         while self.rising_count > 0 {
-            let Some(Reverse(entry)) = self.queue.peek().copied() else { break };
+            let Some(entry) = self.queue.pop() else { break };
             let (key, constraint) = (entry.key(), entry.constraint());
-            let Some(full) = self.saturation(constraint) else {
-                self.queue.pop();
-                continue;
-            };
+            let Some(full) = self.saturation(constraint) else { continue };
             let level = full.level();
             let now = LevelKey::of(level);
-            if self.following().is_none_or(|following| now < following.key()) {
-                self.queue.pop();
+            if self.queue.first().is_none_or(|following| now < following.key()) {
                 self.freeze(constraint, full, level);
             } else if now > key {
-                if let Some(mut first) = self.queue.peek_mut() {
-                    *first = Reverse(QueueEntry::new(now, constraint));
-                }
+                self.queue.push(QueueEntry::new(now, constraint));
             } else {
-                self.queue.pop();
                 self.equal.push(FullConstraint { full, constraint });
                 self.freeze_equal(key);
             }
         }
-        self.entries = std::mem::take(&mut self.queue).into_vec();
-        self.entries.clear();
+        self.queue.clear();
         self.add_rates(first..end, rates, least);
     }
 
     /// Freezes all constraints whose levels have the key, in their exact order.
     fn freeze_equal(&mut self, key: LevelKey) {
         loop {
-            while let Some(Reverse(entry)) = self.queue.peek()
+            while let Some(entry) = self.queue.first()
                 && entry.key() == key
             {
-                let constraint = entry.constraint();
                 self.queue.pop();
-                self.queue_exactly(key, constraint);
+                self.queue_exactly(key, entry.constraint());
             }
             let Some(FullConstraint { full, constraint }) = self.equal.pop() else { return };
             if self.saturation(constraint) == Some(full) {
@@ -335,47 +365,27 @@ impl<'a> Filling<'a> {
         if full.key() == key {
             self.equal.push(FullConstraint { full, constraint });
         } else {
-            self.queue.push(Reverse(QueueEntry::new(full.key(), constraint)));
+            self.queue.push(QueueEntry::new(full.key(), constraint));
         }
-    }
-
-    /// Returns the second entry of the queue.
-    fn following(&self) -> Option<QueueEntry> {
-        // The children of the first one in the heap.
-        self.queue.as_slice().iter().skip(1).take(2).map(|entry| entry.0).min()
     }
 
     /// Returns the room and weight with which a constraint fills if no other does before; none if all its flows are
     /// frozen.
     fn saturation(&mut self, constraint: u32) -> Option<Saturation> {
-        let state = &mut self.constraints[constraint as usize];
-        if state.weight == 0 {
+        let ConstraintState { room, weight, holding } = self.constraints[constraint as usize];
+        if weight == 0 {
             return None;
         }
-        let mut full = Saturation { room: state.room, weight: state.weight };
-        if state.holding == HoldingFlows::NONE {
-            return Some(full);
+        if holding == HoldingFlows::NONE {
+            return Some(Saturation { room, weight });
         }
-        // The room is at least what these flows hold, so the level of all flows bounds that of any part.
-        if full.rough_level() * ROUGH_LEVEL_LOWER >= self.highest_hold {
-            state.holding = HoldingFlows::NONE;
-            return Some(full);
-        }
-        let (index, left_out, end) = if let Some(index) = state.holding.range() {
-            let (left_out, end) = self.leave_out_holding(index, &mut full);
-            (index, left_out, end)
+        let list = holding.list().unwrap_or_else(|| self.list_holding(constraint));
+        let full = self.join(list, room);
+        let state = &mut self.constraints[constraint as usize];
+        if full.weight == weight {
+            (state.room, state.holding) = (full.room, HoldingFlows::NONE);
         } else {
-            let index = self.holding_ranges.len();
-            state.holding = HoldingFlows(index as u32 + 2);
-            let Range { start, end } = self.collect_holding(constraint);
-            self.holding_ranges.push(start..end);
-            (index, start, end)
-        };
-        let start = self.holding_ranges[index].start;
-        let end = self.leave_out_above(left_out..end, &mut full);
-        self.holding_ranges[index] = start..end;
-        if start == end {
-            self.constraints[constraint as usize].holding = HoldingFlows::NONE;
+            state.holding = HoldingFlows::new(list);
         }
         Some(full)
     }
@@ -384,94 +394,73 @@ impl<'a> Filling<'a> {
         self.rising[flow as usize / 64] >> (flow % 64) & 1 > 0
     }
 
-    /// Lists the flows of a constraint that rise and hold a rate. Returns their range.
-    fn collect_holding(&mut self, constraint: u32) -> Range<usize> {
+    /// Lists the flows of a constraint that rise, in the order of what they hold for their weights.
+    fn list_holding(&mut self, constraint: u32) -> usize {
         let start = self.holding.len();
         let flows = self.network.flows_of(constraint as usize, &self.tiers);
         self.holding.resize(start + flows.len(), HoldingFlow::default());
         let mut end = start;
         for flow in flows {
             // Without a branch, which the processor could not predict.
-            let rough_level = self.hold_levels[*flow as usize];
-            self.holding[end] = HoldingFlow { rough_level, flow: *flow };
-            end += usize::from(self.is_rising(*flow) & (rough_level > 0.0));
+            self.holding[end] = HoldingFlow::new(self.hold_levels[*flow as usize], *flow);
+            end += usize::from(self.is_rising(*flow));
         }
         self.holding.truncate(end);
-        start..end
+        let list = &mut self.holding[start..];
+        list.sort_unstable();
+        // Rough levels that are nearly equal may be in the wrong order.
+        let is_above = |a: HoldingFlow, b: HoldingFlow| {
+            let [a, b] = [a, b].map(|one| self.flows[one.flow() as usize]);
+            Saturation { room: b.grains, weight: b.weight }.is_below(a.grains, a.weight)
+        };
+        for end in 1..list.len() {
+            let mut at = end;
+            while at > 0
+                && list[at - 1].rough_level() * ROUGH_LEVEL_UPPER >= list[at].rough_level()
+                && is_above(list[at - 1], list[at])
+            {
+                list.swap(at - 1, at);
+                at -= 1;
+            }
+        }
+        self.holding_lists.push(HoldingList { joined: start..start, waiting: start..end });
+        self.holding_lists.len() - 1
     }
 
-    /// Leaves out the listed flows, which held more than a former level, but those that hold less than the present one.
-    /// Returns the ends of the list of those left out, and of the others that follow them.
-    fn leave_out_holding(&mut self, list: usize, full: &mut Saturation) -> (usize, usize) {
-        let Range { start, end } = self.holding_ranges[list].clone();
-        let mut sum = Saturation { room: 0, weight: 0 };
-        let (mut kept, mut least) = (start, f32::INFINITY);
-        for at in start..end {
+    /// Returns the room and weight of the flows in a list that hold no more than the level at which these fill the
+    /// room: that level never falls, so that flows which joined the others before still belong to them.
+    fn join(&mut self, list: usize, room: u128) -> Saturation {
+        let HoldingList { joined, mut waiting } = self.holding_lists[list].clone();
+        let mut full = Saturation { room, weight: 0 };
+        let mut end = joined.start;
+        for at in joined.clone() {
             let one = self.holding[at];
-            let is_rising = self.is_rising(one.flow);
-            self.holding[kept] = one;
-            kept += usize::from(is_rising);
-            if is_rising {
-                let FillingFlow { grains, weight, .. } = self.flows[one.flow as usize];
-                sum.room += grains;
-                sum.weight += weight;
-                least = least.min(one.rough_level);
+            if self.is_rising(one.flow()) {
+                let FillingFlow { grains, weight, .. } = self.flows[one.flow() as usize];
+                full.room += grains;
+                full.weight += weight;
+                self.holding[end] = one;
+                end += 1;
             }
         }
-        if sum.weight == full.weight {
-            return (start, kept);
-        }
-        // However flows are left out, the level of the others is not below the one sought.
-        full.room -= sum.room;
-        full.weight -= sum.weight;
-        let mut upper = full.rough_level() * ROUGH_LEVEL_UPPER;
-        if least > upper {
-            return (kept, kept);
-        }
-        let mut left_out = start;
-        for at in start..kept {
-            let one = self.holding[at];
-            if one.rough_level <= upper {
-                let FillingFlow { grains, weight, .. } = self.flows[one.flow as usize];
-                if !full.is_below(grains, weight) {
-                    full.room += grains;
-                    full.weight += weight;
-                    upper = full.rough_level() * ROUGH_LEVEL_UPPER;
-                    continue;
+        let mut level = if full.weight > 0 { full.rough_level() } else { f32::INFINITY };
+        while let Some(one) = self.holding[waiting.clone()].first().copied() {
+            if self.is_rising(one.flow()) {
+                let FillingFlow { grains, weight, .. } = self.flows[one.flow() as usize];
+                let is_near = one.rough_level() > level * ROUGH_LEVEL_LOWER;
+                if is_near && full.is_below(grains, weight) {
+                    break;
                 }
+                full.room += grains;
+                full.weight += weight;
+                level = full.rough_level();
+                self.holding[end] = one;
+                end += 1;
             }
-            self.holding.swap(at, left_out);
-            left_out += 1;
+            waiting.start += 1;
         }
-        (left_out, kept)
-    }
-
-    /// Leaves out the flows of a list that hold more than the level of the others, which lowers that level, until none
-    /// does (Michelot, Journal of Optimization Theory and Applications 50, 1986): flows that rise below it rise at any
-    /// later level. Returns the end of the list of those left out.
-    fn leave_out_above(&mut self, list: Range<usize>, full: &mut Saturation) -> usize {
-        let Range { start: mut left_out, end } = list;
-        let mut lower = full.rough_level() * ROUGH_LEVEL_LOWER;
-        loop {
-            let before = left_out;
-            for at in before..end {
-                let HoldingFlow { rough_level, flow } = self.holding[at];
-                if rough_level < lower {
-                    continue;
-                }
-                let FillingFlow { grains, weight, .. } = self.flows[flow as usize];
-                if full.is_below(grains, weight) {
-                    full.room -= grains;
-                    full.weight -= weight;
-                    lower = full.rough_level() * ROUGH_LEVEL_LOWER;
-                    self.holding.swap(at, left_out);
-                    left_out += 1;
-                }
-            }
-            if left_out == before {
-                return left_out;
-            }
-        }
+        self.holding_lists[list] = HoldingList { joined: joined.start..end, waiting };
+        full
     }
 
     fn freeze(&mut self, constraint: u32, full: Saturation, level: u128) {
@@ -488,15 +477,18 @@ impl<'a> Filling<'a> {
         let all_rise = self.constraints[constraint as usize].holding == HoldingFlows::NONE;
         for number in &self.frozen[..count] {
             let flow = &mut self.flows[*number as usize];
-            let FillingFlow { grains, weight, .. } = *flow;
-            if all_rise || !full.is_below(grains, weight) {
+            let FillingFlow { grains: hold, weight, .. } = *flow;
+            if all_rise || !full.is_below(hold, weight) {
                 flow.grains = full.part(weight, level);
             }
             flow.stop = constraint;
             let grains = flow.grains;
             for other in network.constraints_of(*number as usize) {
                 let other = &mut self.constraints[*other as usize];
-                other.room = other.room.wrapping_sub(grains);
+                // Without a branch: the hold if the room does not include it.
+                let excluded =
+                    hold & u128::from(other.holding != HoldingFlows::NONE).wrapping_neg();
+                other.room = other.room.wrapping_sub(grains - excluded);
                 other.weight -= weight;
             }
         }
@@ -652,6 +644,7 @@ mod tests {
             }
             filling.add_demand(demand, weights, held, limit.map(|limit| limit + held));
         }
+        filling.sum_flows();
         for (constraint, room) in limits.iter().enumerate().skip(first) {
             if let Some(room) = *room {
                 let stop = FlowStop::Resource(constraint as u32);

@@ -1,12 +1,15 @@
 //! Levels at which constraints fill: exact as fractions, as keys that order the queue of a filling, and rough ones, which
 //! decide most comparisons of flows with levels.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 
 use crate::weights::SUM_BITS;
 
-/// Leading bits of a level in a [`LevelKey`].
-const KEY_BITS: u32 = 57;
+/// Leading bits of a level in a [`LevelKey`]; with the exponent, a key has 42 bits.
+const KEY_BITS: u32 = 36;
+/// Bits of the number of a constraint: a demand, class or resource, of 2²⁰ each.
+const CONSTRAINT_BITS: u32 = 22;
 
 /// Level rounded down to its leading bits, in the order of levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,19 +26,68 @@ impl LevelKey {
 /// Lower bound of the level at which a constraint fills, in the order of bounds, then of constraints, in one number that is
 /// compared without a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct QueueEntry(u128);
+pub(crate) struct QueueEntry(u64);
 
 impl QueueEntry {
     pub(crate) fn new(key: LevelKey, constraint: u32) -> Self {
-        Self(u128::from(key.0) << 32 | u128::from(constraint))
+        Self(key.0 << CONSTRAINT_BITS | u64::from(constraint))
     }
 
     pub(crate) const fn key(self) -> LevelKey {
-        LevelKey((self.0 >> 32) as u64)
+        LevelKey(self.0 >> CONSTRAINT_BITS)
     }
 
     pub(crate) const fn constraint(self) -> u32 {
-        self.0 as u32
+        (self.0 & ((1 << CONSTRAINT_BITS) - 1)) as u32
+    }
+}
+
+/// Queue of constraints in the order of their entries. Most leave it with the entry with which they came, and are only
+/// sorted once.
+#[derive(Debug, Default)]
+pub(crate) struct LevelQueue {
+    /// Entries from the start, in descending order once sorted.
+    added: Vec<QueueEntry>,
+    /// Entries from later on.
+    pushed: BinaryHeap<Reverse<QueueEntry>>,
+}
+
+impl LevelQueue {
+    /// Adds an entry before [`Self::sort`].
+    pub(crate) fn add(&mut self, entry: QueueEntry) {
+        self.added.push(entry);
+    }
+
+    /// Sorts the entries; the others of this type's functions need it.
+    pub(crate) fn sort(&mut self) {
+        self.added.sort_unstable_by_key(|entry| Reverse(*entry));
+    }
+
+    pub(crate) fn push(&mut self, entry: QueueEntry) {
+        self.pushed.push(Reverse(entry));
+    }
+
+    pub(crate) fn first(&self) -> Option<QueueEntry> {
+        let pushed = self.pushed.peek().map(|entry| entry.0);
+        match (self.added.last().copied(), pushed) {
+            (Some(added), Some(pushed)) => Some(added.min(pushed)),
+            (added, pushed) => added.or(pushed),
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<QueueEntry> {
+        let first = self.first()?;
+        if self.added.last() == Some(&first) {
+            self.added.pop();
+        } else {
+            self.pushed.pop();
+        }
+        Some(first)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.added.clear();
+        self.pushed.clear();
     }
 }
 
@@ -148,6 +200,27 @@ mod tests {
     }
 
     #[test]
+    fn queue_pops_in_order() {
+        let mut random = Random::new(3);
+        for count in [0, 1, 2, 100] {
+            let mut queue = LevelQueue::default();
+            let mut entry = || {
+                QueueEntry::new(LevelKey::of(u128::from(random.below(50))), random.below(9) as u32)
+            };
+            let mut all: Vec<QueueEntry> = (0..2 * count).map(|_| entry()).collect();
+            let (added, pushed) = all.split_at(count);
+            added.iter().for_each(|entry| queue.add(*entry));
+            queue.sort();
+            pushed.iter().for_each(|entry| queue.push(*entry));
+            all.sort_unstable();
+            for entry in all {
+                assert_eq!((queue.first(), queue.pop()), (Some(entry), Some(entry)));
+            }
+            assert_eq!(queue.pop(), None);
+        }
+    }
+
+    #[test]
     fn keys_order_levels() {
         let mut random = Random::new(2);
         for _ in 0..100_000 {
@@ -158,8 +231,9 @@ mod tests {
             let (a, b) = (level(&mut random), level(&mut random));
             let (low, high) = (a.min(b), a.max(b));
             assert!(LevelKey::of(low) <= LevelKey::of(high), "{low} {high}");
-            let entry = QueueEntry::new(LevelKey::of(a), b as u32);
-            assert_eq!((entry.key(), entry.constraint()), (LevelKey::of(a), b as u32));
+            let constraint = b as u32 % (1 << CONSTRAINT_BITS);
+            let entry = QueueEntry::new(LevelKey::of(a), constraint);
+            assert_eq!((entry.key(), entry.constraint()), (LevelKey::of(a), constraint));
         }
     }
 }

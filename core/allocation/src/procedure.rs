@@ -276,8 +276,11 @@ impl<'a> Procedure<'a> {
         (0..tiers).for_each(|tier| self.run_round(FillRound::Shares(tier)));
         self.keep_stage(2);
         let is_at_mark = |stop: &Option<FlowStop>| matches!(stop, Some(FlowStop::Mark(_)));
-        if self.rates.stops.iter().any(is_at_mark) {
-            (0..tiers).for_each(|tier| self.run_round(FillRound::Idle(tier)));
+        for tier in 0..tiers {
+            let flows = network.flows_of_demands(&network.tiers[tier].demands);
+            if self.rates.stops[flows].iter().any(is_at_mark) {
+                self.run_round(FillRound::Idle(tier));
+            }
         }
     }
 
@@ -392,6 +395,7 @@ impl<'a> Procedure<'a> {
             let limit = limit.map(|limit| grains(limit) - kept);
             self.filling.add_demand(demand, weight, held, limit);
         }
+        self.filling.sum_flows();
     }
 
     /// Returns what guarantees of a tier use of each resource, for the tier's floor; empty if they use nothing.
