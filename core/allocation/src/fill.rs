@@ -709,14 +709,21 @@ mod tests {
             let first = network.demands.len();
             // Small numbers, for equal levels, or any.
             let range = [4, 1_000, 1 << 40][random.below(3) as usize];
-            let holds = random.one_in(2);
+            // None, any, or such of which rough levels do not tell the order.
+            let holds = random.below(3);
             let flows: Vec<(u64, u128)> = (0..network.flows())
                 .map(|_| {
-                    let hold = if holds { random.below(3) * random.below(range) } else { 0 };
-                    (random.below(range.min(1 << 30)), u128::from(hold))
+                    let weight = random.below(range.min(1 << 30));
+                    let hold = match holds {
+                        0 => 0,
+                        1 => random.below(3) * random.below(range),
+                        _ => weight * 1_000 + random.below(3),
+                    };
+                    (weight, u128::from(hold))
                 })
                 .collect();
-            let limits = limits(&network, range, &mut random);
+            let room_range = if holds == 2 { 1 } else { range };
+            let limits = limits(&network, room_range, &mut random);
             let expected = fill_step_by_step(&network, &flows, &limits);
 
             let mut filling = Filling::new(&network);
