@@ -408,20 +408,16 @@ impl<'a> Filling<'a> {
         self.holding.truncate(end);
         let list = &mut self.holding[start..];
         list.sort_unstable();
-        // Rough levels that are nearly equal may be in the wrong order.
-        let is_above = |a: HoldingFlow, b: HoldingFlow| {
-            let [a, b] = [a, b].map(|one| self.flows[one.flow() as usize]);
-            Saturation { room: b.grains, weight: b.weight }.is_below(a.grains, a.weight)
+        // Runs of nearly equal rough levels may be in the wrong order.
+        let is_near = |a: &HoldingFlow, b: &HoldingFlow| {
+            a.rough_level() * ROUGH_LEVEL_UPPER >= b.rough_level()
         };
-        for end in 1..list.len() {
-            let mut at = end;
-            while at > 0
-                && list[at - 1].rough_level() * ROUGH_LEVEL_UPPER >= list[at].rough_level()
-                && is_above(list[at - 1], list[at])
-            {
-                list.swap(at - 1, at);
-                at -= 1;
-            }
+        let is_below = |a: HoldingFlow, b: HoldingFlow| {
+            let [a, b] = [a, b].map(|one| self.flows[one.flow() as usize]);
+            Saturation { room: a.grains, weight: a.weight }.is_below(b.grains, b.weight)
+        };
+        for run in list.chunk_by_mut(is_near) {
+            run.sort_unstable_by(|a, b| is_below(*b, *a).cmp(&is_below(*a, *b)));
         }
         self.holding_lists.push(HoldingList { joined: start..start, waiting: start..end });
         self.holding_lists.len() - 1
