@@ -445,6 +445,7 @@ mod tests {
         assert!(document.contains(&hex(&key.join_proof(&[4; 16], 0, &nonces))));
         for payload in [&b"data"[..], &long] {
             let hash = key.payload_key(&[4; 16]).hash(payload);
+            assert!(document.contains(&hex(hash.record())));
             assert!(document.contains(&hex(&seal(&mut sender, &header, &hash))));
         }
     }

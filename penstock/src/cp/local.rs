@@ -92,6 +92,9 @@ pub(crate) fn start(
     let failed = |error: io::Error| StartError::Copy(error.into());
     // A socket pair of one process needs no encryption.
     options.protection = Protection::Integrity;
+    // More do not help within one machine, and each has a block.
+    let streams = options.settings.streams.unwrap_or(1).min(2);
+    options.settings.streams = Some(streams);
     let state = super::plan::journals();
     let caller = caller();
     let grant = SessionBuilder {
@@ -109,16 +112,14 @@ pub(crate) fn start(
     };
     let receive = receiver(args, &grant, &options, target)?;
     let session = receive.session();
-    let session =
-        Session::new(session.id, session.key().clone(), options.clone(), args.memory.0 / 2, None)
-            .map(|session| session.with_homes(homes))
-            .map_err(failed)?;
+    let session = Session::new(session.id, session.key().clone(), options, args.memory.0 / 2, None)
+        .map(|session| session.with_homes(homes))
+        .map_err(failed)?;
     let end = sources.sender(session, args.engine, args.recursive);
     let send = Endpoint::Send(SenderControl(Arc::new(end)));
     if args.json || args.checksum_file.is_some() {
         send.keep_placed(args.checksum_file.is_some());
     }
-    let streams = options.settings.streams.unwrap_or(1).min(2);
     join_locally(&send, &receive, streams).map_err(failed)?;
     Ok(LocalCopy { send, receive, rate: std::sync::Mutex::default() })
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -66,8 +66,8 @@ pub struct Session {
     streams_peak: AtomicU16,
     /// Most bits per second of each stream, by the kernel's pacing; 0 without.
     stream_pace_bps: AtomicU64,
-    /// Set if the round trip to the peer is long.
-    has_long_path: AtomicBool,
+    /// Shortest round trip of a new connection in microseconds; 0 before the first.
+    rtt_min_us: AtomicU32,
     key: SessionKey,
     /// Set in integrity mode.
     payload_key: Option<PayloadKey>,
@@ -120,7 +120,7 @@ impl Session {
             wanted_streams: AtomicU16::new(streams.clamp(1, STREAMS_MAX)),
             streams_peak: AtomicU16::new(0),
             stream_pace_bps: AtomicU64::new(0),
-            has_long_path: AtomicBool::new(false),
+            rtt_min_us: AtomicU32::new(0),
             payload_key: (options.protection == Protection::Integrity)
                 .then(|| key.payload_key(&id)),
             options,
@@ -255,15 +255,17 @@ impl Session {
         Ok(true)
     }
 
-    /// Notes the round trip of a new connection.
+    /// Notes the round trip of a new connection. The shortest counts: others may have waited in the transfer's own queue.
     pub(crate) fn note_round_trip(&self, rtt_us: u32) {
-        self.has_long_path.fetch_or(rtt_us >= LONG_PATH_RTT_US_MIN, Ordering::Relaxed);
+        let shorter = |min_us| (rtt_us > 0 && (min_us == 0 || rtt_us < min_us)).then_some(rtt_us);
+        // Fails if it is not shorter.
+        let _ = self.rtt_min_us.fetch_update(Ordering::Relaxed, Ordering::Relaxed, shorter);
     }
 
-    /// True if a connection had a longer round trip than within a site: data stay unacknowledged for long.
+    /// True if all round trips were longer than within a site: data stay unacknowledged for long.
     #[must_use]
     pub(crate) fn has_long_path(&self) -> bool {
-        self.has_long_path.load(Ordering::Relaxed)
+        self.rtt_min_us.load(Ordering::Relaxed) >= LONG_PATH_RTT_US_MIN
     }
 
     /// Most bits per second that the kernel sends on each stream; none without pacing.

@@ -74,10 +74,15 @@ impl WorkerPool {
         number < self.size.get()
     }
 
-    /// Number of devices for which threads were ever spawned.
+    /// Threads of all devices: those that should run, and surplus ones that still finish their work.
     #[must_use]
-    pub(crate) fn device_count(&self) -> usize {
-        lock(&self.threads).len()
+    pub(crate) fn thread_count(&self) -> usize {
+        let size = usize::from(self.size.get());
+        let threads = lock(&self.threads);
+        let of_device = |running: &BTreeMap<u16, JoinHandle<()>>| {
+            running.values().filter(|thread| !thread.is_finished()).count().max(size)
+        };
+        threads.values().map(of_device).sum::<usize>().max(size)
     }
 
     /// Devices for which threads were ever spawned.

@@ -37,6 +37,9 @@ use crate::session::worker_pool::{ThreadCount, WorkerPool};
 /// Smaller files are read through the page cache: direct I/O costs more than it saves.
 const DIRECT_BYTES_MIN: u64 = 1 << 20;
 
+/// Bytes of blocks that may be in use in any case, so that readers have enough reads of small blocks in flight.
+const CACHED_BYTES_MIN: usize = 16 << 20;
+
 /// Block ready to be sent.
 #[derive(Debug)]
 pub(crate) struct ReadyBlock {
@@ -128,16 +131,17 @@ impl SourceWork {
     }
 
     /// Most blocks in use at once: the whole pool where blocks stay in use for round trips, over long paths and RDMA.
-    /// Otherwise one for each reader and stream: more would leave the processor's cache before they are sent.
+    /// Otherwise one for each reader and stream, and [`CACHED_BYTES_MIN`]: more would leave the processor's cache
+    /// before they are sent.
     pub(crate) fn blocks_in_use_max(&self) -> usize {
         let pool_max = self.session.pool.limit();
         if self.session.has_long_path() || self.sends_by_rdma.load(Ordering::Relaxed) {
             return pool_max;
         }
-        let Parallelism { readers, streams, .. } = self.workers();
-        let devices = self.readers.device_count().max(1);
-        let wanted = devices * usize::from(readers) + usize::from(streams);
-        wanted.max(BLOCKS_MIN as usize).min(pool_max)
+        let streams = self.session.wanted_streams.load(Ordering::SeqCst);
+        let wanted = self.readers.thread_count() + usize::from(streams);
+        let small = CACHED_BYTES_MIN / self.session.pool.buffer_len();
+        wanted.max(small).max(BLOCKS_MIN as usize).min(pool_max)
     }
 
     /// True where neither the request nor a digest in file order sets the workers of a stage.
@@ -322,7 +326,12 @@ mod tests {
     const POOL_BLOCKS: u64 = 16;
 
     fn source(readers: u16, streams: u16) -> SourceWork {
+        source_with(4 << 20, readers, streams)
+    }
+
+    fn source_with(block_bytes: u32, readers: u16, streams: u16) -> SourceWork {
         let mut options = plain_options();
+        options.block_bytes = block_bytes;
         options.settings.readers = Some(readers);
         options.settings.streams = Some(streams);
         let pool_bytes = POOL_BLOCKS * u64::from(options.block_bytes);
@@ -339,14 +348,43 @@ mod tests {
     }
 
     #[test]
+    fn small_blocks_fill_the_cache() {
+        assert_eq!(source_with(2 << 20, 2, 2).blocks_in_use_max(), 8);
+        assert_eq!(source_with(1 << 20, 2, 2).blocks_in_use_max(), 16);
+        assert_eq!(source_with(64 << 20, 2, 2).blocks_in_use_max(), 4);
+    }
+
+    #[test]
+    fn surplus_readers_keep_their_blocks() {
+        let work = source(6, 2);
+        let (ended, wait) = std::sync::mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        work.readers.spawn_missing(1, |_| {
+            let wait = Arc::clone(&wait);
+            move || {
+                let _ = lock(&wait).recv();
+            }
+        });
+        work.readers.size.set(1);
+        assert_eq!(work.blocks_in_use_max(), 8, "six readers still run");
+        drop(ended);
+        let begun = std::time::Instant::now();
+        while work.blocks_in_use_max() > 4 && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
+        }
+        assert_eq!(work.blocks_in_use_max(), 4);
+    }
+
+    #[test]
     fn long_paths_use_the_pool() {
         let work = source(2, 2);
         work.session.note_round_trip(0);
-        work.session.note_round_trip(999);
-        assert_eq!(work.blocks_in_use_max(), 4);
+        assert_eq!(work.blocks_in_use_max(), 4, "not measured");
         work.session.note_round_trip(1_000);
-        work.session.note_round_trip(20);
         assert_eq!(work.blocks_in_use_max(), 16);
+        work.session.note_round_trip(999);
+        work.session.note_round_trip(70_000);
+        assert_eq!(work.blocks_in_use_max(), 4, "the last one waited in a queue");
     }
 
     #[test]
