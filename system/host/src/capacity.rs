@@ -53,14 +53,13 @@ pub const PCIE_PAYLOAD_SHARE: f64 = 0.92 * 256.0 / 280.0;
 /// (servethehome.com, Micron 7450, 2022). The margin is for smaller models, wear and the file system; reads are faster.
 pub const DRIVE_WRITE_BYTES_PER_SECOND: f64 = 0.7 * 5.6e9;
 
-/// Processor time of both ends for 10^9 bytes of one large file, disk to disk, with the kernel's part, in seconds: median of
-/// `cpu_seconds` over `bytes` in bench/results/mover-2026-11-23-amd-epyc-2cpu-23gib.json, row `large` and `large-tls`.
-/// The processors were virtual ones of an AMD EPYC at its usual speed.
-const COPY_CPU_SECONDS_PER_GB: [f64; 2] = [0.63, 0.78];
+/// Processor time of both ends for 10^9 bytes of one large file, disk to disk, with the kernel's part, in seconds: with
+/// integrity and encrypted, rows `large` and `large-tls` in
+/// bench/results/mover-peers-2026-11-28-intel-xeon-2cpu-23gib.md. The processors were virtual ones of an Intel Xeon.
+const COPY_CPU_SECONDS_PER_GB: [f64; 2] = [0.42, 0.59];
 
-/// Part of that time that the end with the larger one uses, the receiver: 0.584 of 1.099 s in
-/// bench/results/mover-pages-2026-11-25.md, row `pages`. Encrypted copies are taken to have the same part.
-const RECEIVER_CPU_SHARE: f64 = 0.584 / 1.099;
+/// Part of that time that the receiver uses, from the means of both ends in bench/results/mover-cpu-2026-11-28.md.
+const RECEIVER_CPU_SHARES: [f64; 2] = [0.191 / (0.154 + 0.191), 0.218 / (0.255 + 0.218)];
 
 /// Processor time of one end for 10^9 bytes of one TCP stream from memory to memory: half of the 0.15 s of both in
 /// bench/results/mover-2026-11-23-amd-epyc-2cpu-23gib.md, row `penstock nettest`.
@@ -69,13 +68,11 @@ const NETTEST_CPU_SECONDS_PER_GB: f64 = 0.15 / 2.0;
 /// Processor time of one end for 10^9 bytes of a large file, disk to disk, in seconds.
 #[must_use]
 pub fn cpu_seconds_per_gb(end: NodeEnd, protection: DataProtection) -> f64 {
-    let both = match protection {
-        DataProtection::Integrity => COPY_CPU_SECONDS_PER_GB[0],
-        DataProtection::Full => COPY_CPU_SECONDS_PER_GB[1],
-    };
+    let protection = usize::from(protection == DataProtection::Full);
+    let (both, received) = (COPY_CPU_SECONDS_PER_GB[protection], RECEIVER_CPU_SHARES[protection]);
     both * match end {
-        NodeEnd::Sender => 1.0 - RECEIVER_CPU_SHARE,
-        NodeEnd::Receiver => RECEIVER_CPU_SHARE,
+        NodeEnd::Sender => 1.0 - received,
+        NodeEnd::Receiver => received,
     }
 }
 

@@ -49,7 +49,7 @@ fn need_grows_with_rate() {
     assert!((fast.processors / slow.processors - 4.0).abs() < 1e-9);
     let integrity = need(400, NodeWork::Files(DataProtection::Integrity));
     assert!(integrity.processors < fast.processors);
-    assert!((20.0..22.0).contains(&integrity.processors), "{integrity:?}");
+    assert!((14.0..15.0).contains(&integrity.processors), "{integrity:?}");
     assert!((330e9..340e9).contains(&fast.memory_bytes_per_second), "{fast:?}");
     assert_eq!((fast.drives.ceil(), fast.lanes(32.0).ceil()), (13.0, 16.0));
     let test = need(400, NodeWork::NetworkTest);
